@@ -49,9 +49,10 @@ LEGENDS = {
     "coordination": "A sweep of runs that end at once, with real folders and records and the display of a launch, and a restart"
     " with all of its records, in one process.",
     "time-to-loss": "Theirs: BertConfig of the shape, Trainer with its defaults, the collator of run_mlm, the best of three "
-    "learning rates, one schedule over the tokens. Ours: budgets that grow by a factor of 1.41, each with its own schedule, up "
-    "to the first that ends at their loss. Text, tokeniser, batch, dtype, dropout, and the validation with its masks are "
-    "the same; seconds are those of training alone, without the search for their rate or our budget.",
+    "learning rates, one schedule over the tokens. Ours: budgets that grow by a factor of 1.41, each with its own schedule and "
+    "at the best of three learning rates, up to the first that ends at their loss. Text, tokeniser, batch, dtype, dropout, "
+    "and the validation with its masks are the same; seconds are those of training alone, without the search for rates or our "
+    "budget.",
 }
 
 
@@ -129,6 +130,7 @@ def time_to_loss_cells(row: Row) -> dict[str, str]:
         "their rate": f"{row['their_rate']:g}",
         "their tokens": count_text(row["tokens"]),
         "their seconds": written(row["their_seconds"], "s"),
+        "our rate": f"{row['our_rate']:g}",
         "our tokens": count_text(row["our_tokens"]) if reached else f"not reached ({row['our_loss']:.3f})",
         "our seconds": written(row["our_seconds"], "s") if reached else "–",
         "fewer tokens": f"x {row['fewer_tokens']:.1f}" if reached else "–",

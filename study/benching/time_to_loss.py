@@ -1,17 +1,19 @@
 """The tokens and seconds that our training needs to reach the loss of transformers' run_mlm.
 
 Their side is the usual setup: BertConfig of the shape, Trainer's defaults, DataCollatorForLanguageModeling, the best of three
-learning rates, one linear schedule over the token budget. Ours trains at increasing budgets, each with a complete schedule,
-until it reaches that loss. Both share text, tokeniser, batch, precision, validation sequences and masks, and dropout: 0 by
-default, which serves them better than BertConfig's 0.1. Seconds cover training from first to last step, without validation.
+learning rates, one linear schedule over the token budget. Ours trains at increasing budgets, each with a complete schedule and
+at the best of three learning rates, until it reaches that loss. Both share text, tokeniser, batch, precision, validation
+sequences and masks, and dropout: 0 by default, which serves them better than BertConfig's 0.1. Seconds cover training from
+first to last step, without validation.
 """
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from study.base.schema import deep_merge
 from study.benching.bench_tables import Row
@@ -39,6 +41,9 @@ RACED_SHAPES, RACED_VOCABULARY = "2x128,4x256", 8192
 THEIR_RATES = (1e-3, 2e-3, 4e-3)
 """The learning rates of run_mlm; the first seed tries all, the others use the best."""
 
+OUR_RATES = (4e-3, 8e-3, 1.6e-2)
+"""The learning rates of ours, tried alike; the first is the preset's."""
+
 SMALLEST_BUDGET, GROWTH = 1 / 64, math.sqrt(2)
 """Our smallest budget as a share of theirs, and the ratio of successive budgets."""
 
@@ -49,11 +54,16 @@ def data_of(case: Case) -> DataConfig:
     return DataConfig.parse({"dedupe": True, "tokenizer": tokenizer, "sequence_length": case.sequence_length})
 
 
-def run_of(case: Case, data: DataConfig, variant: str, steps: int, seed: int) -> RunConfig:
+def run_of(case: Case, data: DataConfig, variant: str, steps: int, rate: float, seed: int) -> RunConfig:
     """Return the configuration of one of our runs."""
     values = case.config(steps).to_dict() | {"data": data.model_dump(), "seed": seed}
     values["recipe"].pop("warmup_fraction")
-    return RunConfig.parse(deep_merge(values, VARIANTS[variant]))
+    return RunConfig.parse(deep_merge(values, changes(variant, rate)))
+
+
+def changes(variant: str, rate: float) -> dict[str, Any]:
+    """Return what a variant at a learning rate changes in the configuration."""
+    return deep_merge(VARIANTS[variant], {"recipe": {"learning_rate": rate}})
 
 
 def train_ours(config: RunConfig, case: Case) -> Curve:
@@ -78,43 +88,55 @@ def budgets(steps: int) -> Iterator[int]:
     yield from sorted({max(1, round(steps * GROWTH**-power)) for power in range(growths + 1)})
 
 
-def race(case: Case, data: DataConfig, variant: str, steps: int, loss: float, seed: int) -> list[Curve]:
-    """Train at increasing budgets until one ends at or below `loss`; return the curves."""
-    curves: list[Curve] = []
+def race(
+    case: Case, data: DataConfig, variant: str, steps: int, loss: float, rates: Sequence[float], seed: int
+) -> list[tuple[float, Curve]]:
+    """Train at increasing budgets until one ends at or below `loss`; return the best rate of each and its curve."""
+    best: list[tuple[float, Curve]] = []
     for budget in budgets(steps):
-        curves.append(in_own_process(train_ours, run_of(case, data, variant, budget, seed), case))
-        if curves[-1][-1].loss <= loss:
+        runs = [run_of(case, data, variant, budget, rate, seed) for rate in rates]
+        curves = [in_own_process(train_ours, run, case) for run in runs]
+        best.append(min(zip(rates, curves, strict=True), key=_end))
+        if _end(best[-1]) <= loss:
             break
-    return curves
+    return best
 
 
-def time_to_loss_row(case: Case, variant: str, seed: int, theirs: tuple[float, Curve], ours: list[Curve]) -> Row:
+def _end(of: tuple[float, Curve]) -> float:
+    _, curve = of
+    return curve[-1].loss
+
+
+def time_to_loss_row(
+    case: Case, variant: str, seed: int, theirs: tuple[float, Curve], ours: Sequence[tuple[float, Curve]]
+) -> Row:
     """Return a row; our tokens and seconds are None if no budget reaches their loss."""
-    rate, their_curve = theirs
-    their_end, our_end = their_curve[-1], ours[-1][-1]
+    (their_rate, their_curve), (our_rate, our_curve) = theirs, ours[-1]
+    their_end, our_end = their_curve[-1], our_curve[-1]
     reached = our_end.loss <= their_end.loss
     return {
         "shape": case.shape,
         "vocabulary": case.architecture.vocabulary,
         "variant": variant,
-        "changes": VARIANTS[variant],
+        "changes": changes(variant, our_rate),
         "seed": seed,
         "dtype": case.dtype,
         "batch": case.batch,
         "sequence_length": case.sequence_length,
         "dropout": case.dropout,
         "tokens": their_end.tokens,
-        "their_rate": rate,
+        "their_rate": their_rate,
         "their_loss": their_end.loss,
         "their_seconds": their_end.seconds,
+        "our_rate": our_rate,
         "our_loss": our_end.loss,
         "our_tokens": our_end.tokens if reached else None,
         "our_seconds": our_end.seconds if reached else None,
         "fewer_tokens": their_end.tokens / our_end.tokens if reached else None,
         "faster": their_end.seconds / our_end.seconds if reached else None,
         "their_curve": [list(point) for point in their_curve],
-        "our_curve": [list(point) for point in ours[-1]],
-        "our_budgets": [[curve[-1].tokens, curve[-1].loss] for curve in ours],
+        "our_curve": [list(point) for point in our_curve],
+        "our_budgets": [[curve[-1].tokens, curve[-1].loss] for _, curve in ours],
         "error": None,
     }
 
@@ -123,13 +145,15 @@ def measure_time_to_loss(cases: list[Case], tokens: int, seeds: int, report: Rep
     """Race every variant against run_mlm for every case and seed, each training in its own process."""
     for case in cases:
         data, steps = data_of(case), max(1, tokens // case.batch_tokens)
-        rates: tuple[float, ...] = THEIR_RATES
+        their_rates: Sequence[float] = THEIR_RATES
+        our_rates: dict[str, Sequence[float]] = dict.fromkeys(VARIANTS, OUR_RATES)
         for seed in range(seeds):
             with failures_reported(f"{case.shape}, seed {seed}", report):
                 prepare(data)
-                curves = {rate: in_own_process(train_theirs, case, data, steps, rate, seed) for rate in rates}
-                best = min(curves, key=lambda rate: curves[rate][-1].loss)
-                rates = (best,)
+                curves = [in_own_process(train_theirs, case, data, steps, rate, seed) for rate in their_rates]
+                theirs = min(zip(their_rates, curves, strict=True), key=_end)
+                their_rates = (theirs[0],)
                 for variant in VARIANTS:
-                    ours = race(case, data, variant, steps, curves[best][-1].loss, seed)
-                    report(time_to_loss_row(case, variant, seed, (best, curves[best]), ours))
+                    ours = race(case, data, variant, steps, _end(theirs), our_rates[variant], seed)
+                    our_rates[variant] = (ours[-1][0],)
+                    report(time_to_loss_row(case, variant, seed, theirs, ours))
