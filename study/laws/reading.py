@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any
@@ -476,13 +476,22 @@ class _Reading:
             return
         rows = self.table[self.present]
         values = {name: column[self.present] for name, column in variables.items()}
+        settings = [column for column in known.settings if not self._is_in_law(column, variables)]
         reasons = (
             explain_incomparable_losses(rows, known.validation, KEEP),
-            explain_separate_laws(rows, known.settings, KEEP),
+            explain_separate_laws(rows, settings, KEEP),
             explain_false_repeats(rows, known.amounts, values, self.query.where),
         )
         if reason := next(filter(None, reasons), None):
             raise InputError.at("loss", reason)
+
+    def _is_in_law(self, column: str, variables: Iterable[str]) -> bool:
+        """Whether a variable is computed from a column of the selection, or expresses it in the maker's own column."""
+        known = self.selection
+        assert known is not None
+        named = re.compile(rf"(?<![\w.]){re.escape(column)}(?![\w.])")
+        of_maker = {name for name in variables if self.sources[name] == known.roles.get(name)}
+        return any(named.search(self.sources[name]) for name in variables) or known.expressed.get(column) in of_maker
 
     def warn_of_repeats(self, values: Mapping[str, NDArray[np.float64]]) -> None:
         """Warn of rows that repeat an earlier one in all values read but differ elsewhere."""

@@ -13,7 +13,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -68,7 +68,8 @@ class Selection:
     `roles` gives each variable's column or expression, `counts` all its counts, the usual one first. `excluded` gives reasons
     by row; `unbracketed` replaces it if only bracketed learning rates count. `runs` and `clusters` number each row's run and
     group with shared errors, of kind `cluster`. Losses that differ in a `validation` column are not comparable; rows that
-    differ in a `settings` column follow different laws. Rows with equal variables that differ in an `amounts` column (with a
+    differ in a `settings` column follow different laws, unless a variable of the law is computed from this column, or
+    `expressed` names it with a variable as in `roles`. Rows with equal variables that differ in an `amounts` column (with a
     description) are not repeats. `without_order` holds rows of runs that read no word order, whose losses follow another law.
     """
 
@@ -83,6 +84,7 @@ class Selection:
     settings: Sequence[str]
     amounts: Mapping[str, str]
     without_order: frozenset[int] = frozenset()
+    expressed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

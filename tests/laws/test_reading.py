@@ -266,6 +266,39 @@ def test_what_is_known_of_a_table_beyond_its_columns_is_handed_over_with_it() ->
         read_observations(TableQuery(replace(theirs, frame=frame.assign(norm=0, masks=range(20)))), CHINCHILLA)
 
 
+def test_runs_that_differ_in_a_variable_of_the_law_have_one_law() -> None:
+    """A variable is the setting itself, or expresses it; other laws refuse to pool."""
+    frame = table().assign(batches=[512, 1024] * 10, text=["few", "more"] * 10, seen=[1e8, 2e8] * 10)
+    known = Selection(
+        roles=ROLES | {"unique_tokens": "seen"},
+        counts={},
+        excluded={},
+        unbracketed={},
+        runs=np.arange(20),
+        clusters=np.arange(20),
+        cluster="run",
+        validation=[],
+        settings=["batches"],
+        amounts={},
+        expressed={"text": "unique_tokens"},
+    )
+    runs = RunTable(Path("runs"), frame, known)
+    of_text = replace(runs, selection=replace(known, settings=["text"]))
+    for one, differing in ((runs, "batches"), (of_text, "text")):
+        with pytest.raises(InputError, match=rf"runs that differ in {differing} have laws of their own"):
+            read_observations(TableQuery(one), CHINCHILLA)
+    batches = read_columns(TableQuery(runs, {"batch": "batches"}), ("parameters", "batch"), "loss")
+    assert {*batches.columns["batch"]} == {512, 1024}
+    lengths = read_columns(TableQuery(runs, {"batch": "batches/64"}), ("parameters", "batch"), "loss")
+    assert {*lengths.columns["batch"]} == {8, 16}
+    texts = read_columns(TableQuery(of_text), ("parameters", "unique_tokens"), "loss")
+    assert {*texts.columns["unique_tokens"]} == {1e8, 2e8}
+    with pytest.raises(InputError, match=r"differ in text have laws"):
+        read_columns(TableQuery(of_text, {"unique_tokens": "tok"}), ("parameters", "unique_tokens"), "loss")
+    with pytest.raises(InputError, match=r"differ in batches have laws"):
+        read_columns(TableQuery(runs), ("parameters", "unique_tokens"), "loss")
+
+
 def test_a_cluster_that_no_row_names_is_refused(tmp_path: Path) -> None:
     empty = table().assign(setting=np.nan)
     with pytest.raises(InputError, match=r"--cluster: 'setting' is empty in all 20 rows, and names no run; name another"):
