@@ -129,6 +129,8 @@ class Recipe(Strict):
       arXiv:1907.11692, section 4.2). `full_sentences` cuts the text every S − 1 tokens, across documents; `doc_sentences`
       begins a sequence with each document and pads its last, padding counting as tokens; `segment_pairs` reads the pairs of
       `mlm_nsp` without their loss. Validation always reads full sequences.
+    - `unique_tokens`: reads so many tokens of the training text again and again, counted as trained ones are: documents in a
+      fixed random order, of which fewer are the beginning of more. By default all text is read before any is repeated.
     - `parametrization`: `standard` uses one learning rate, weight decay and initial deviation at every size. `completep` scales
       those of an encoder of `base_width` and `base_depth`; `scaled_rates` does, but over the width keeps the initial deviation
       and slows the tables (study.model.parametrization).
@@ -157,6 +159,7 @@ class Recipe(Strict):
     objective: Objective = "mlm"
     generator_share: Annotated[Positive, Field(le=1)] = 0.25
     packing: Packing = "full_sentences"
+    unique_tokens: Positive | None = None
     optimizer: OptimiserName = "adamw"
     muon_rate_ratio: Positive = 4.0
     parametrization: ParametrizationName = "standard"

@@ -227,20 +227,14 @@ class RunConfig(Strict):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        architecture, recipe, data = self.architecture, self.recipe, self.data
-        length, pieces = data.sequence_length, data.tokenizer.vocabulary
+        architecture, recipe = self.architecture, self.recipe
         if problem := unbuildable(architecture):
             raise ValueError(f"architecture.{problem}")
         if architecture.generator is not None:
             self._check_generator(architecture.generator)
         if recipe.parametrization != "standard":
             self._check_parametrization()
-        if architecture.vocabulary != pieces:
-            raise ValueError(f"architecture.vocabulary {architecture.vocabulary} differs from the tokenizer's, {pieces}")
-        if architecture.positions < length:
-            raise ValueError(f"architecture.positions {architecture.positions} is below data.sequence_length {length}")
-        if recipe.batch_tokens % length:
-            raise ValueError(f"recipe.batch_tokens {recipe.batch_tokens} is not a multiple of data.sequence_length {length}")
+        self._check_text()
         self._check_masks()
         if recipe.reads_pairs and architecture.segments < 2:
             knob = f"objective {recipe.objective}" if recipe.judges_pairs else f"packing {recipe.packing}"
@@ -267,6 +261,18 @@ class RunConfig(Strict):
                 both = f"{warmup:,} steps" + (f" and the decay {decay:,}" if decay else "")
                 raise ValueError(f"recipe.warmup_tokens are {both}, more than the budget's {self.steps:,}")
         return self
+
+    def _check_text(self) -> None:
+        architecture, recipe = self.architecture, self.recipe
+        length, pieces = self.data.sequence_length, self.data.tokenizer.vocabulary
+        if architecture.vocabulary != pieces:
+            raise ValueError(f"architecture.vocabulary {architecture.vocabulary} differs from the tokenizer's, {pieces}")
+        if architecture.positions < length:
+            raise ValueError(f"architecture.positions {architecture.positions} is below data.sequence_length {length}")
+        if recipe.batch_tokens % length:
+            raise ValueError(f"recipe.batch_tokens {recipe.batch_tokens} is not a multiple of data.sequence_length {length}")
+        if recipe.unique_tokens is not None and recipe.unique_tokens < 2 * length:
+            raise ValueError(f"recipe.unique_tokens {recipe.unique_tokens:g} are less than two sequences of {length}")
 
     def _check_generator(self, generator: Architecture) -> None:
         if problem := unbuildable(generator):

@@ -87,7 +87,7 @@ class PackedBatches(pl.LightningDataModule):
 
     def __init__(self, config: RunConfig, prepared: PreparedData | None = None, pinned: bool = False) -> None:
         super().__init__()
-        prepared = prepare(config.data) if prepared is None else prepared
+        prepared = (prepare(config.data) if prepared is None else prepared).with_unique_tokens(config.recipe.unique_tokens)
         masker = validation_masker(config, prepared)
         self.config, self.pinned = config, pinned
         self.train = training_sequences(config, prepared)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from rich.progress import track
 from tokenizers import Tokenizer
 
 from study.base.errors import InputError, Problem, check_all
-from study.base.quantities import plural
+from study.base.quantities import count_text, plural
 from study.base.schema import Strict
 from study.config.run_config import MOST_STRIPPED, DataConfig, Texts, TokenizerConfig, fingerprint_of
 from study.data.cache import cache_root, check_cache, facts_of, open_entry, sha256_of
@@ -36,6 +36,7 @@ from study.data.token_files import (
     count_characters,
     entropy_nats,
     open_stream,
+    some_documents,
     token_dtype,
     token_file,
     write_tokens,
@@ -94,7 +95,8 @@ class PreparedData:
     """The token files of a corpus at one sequence length, with their facts.
 
     `validation_overlap_share`: see `overlap_share`. `passages` are of the validation split and the same for every tokeniser, by
-    hash, as much text as the validation sequences hold at four bytes a token; none in data that is no text.
+    hash, as much text as the validation sequences hold at four bytes a token; none in data that is no text. With
+    `most_train_tokens`, the train stream is some of its documents, the same for every run.
     """
 
     fingerprint: str
@@ -105,6 +107,7 @@ class PreparedData:
     facts: Facts
     validation_overlap_share: float | None = None
     passages: tuple[Passage, ...] = ()
+    most_train_tokens: int | None = None
 
     @property
     def vocabulary(self) -> int:
@@ -119,12 +122,26 @@ class PreparedData:
     @property
     def train_tokens(self) -> int:
         """Tokens in the train stream, including [SEP] but not [CLS]."""
-        return self.facts.tokens["train"]
+        return self.facts.tokens["train"] if self.most_train_tokens is None else self.most_train_tokens
 
     @property
     def unique_tokens(self) -> float:
         """Train tokens as runs count them, including the [CLS] of each sequence."""
         return self.train_tokens * self.sequence_length / (self.sequence_length - 1)
+
+    def with_unique_tokens(self, unique_tokens: float | None) -> Self:
+        """Limit the train split to so many `unique_tokens`; None is all of it.
+
+        Raises InputError if the split has fewer.
+        """
+        whole = replace(self, most_train_tokens=None)
+        if unique_tokens is None:
+            return whole
+        most = int(unique_tokens * (self.sequence_length - 1) / self.sequence_length)
+        if most > whole.train_tokens:
+            has = f"is {count_text(unique_tokens)}, but the text has {count_text(whole.unique_tokens)} tokens to train on"
+            raise InputError.at("recipe.unique_tokens", f"{has}; lower it, leave it out, or give more text")
+        return replace(self, most_train_tokens=most)
 
     def fingerprint_at(self, sequence_length: int) -> str:
         """Return the fingerprint of the same tokens at another sequence length."""
@@ -135,12 +152,20 @@ class PreparedData:
         return open_tokenizer(self.folder / _TOKENIZER_FILE)
 
     def stream(self, name: Split) -> NDArray[np.unsignedinteger]:
-        """Memory-map the tokens of a split; each document ends with [SEP]."""
+        """Memory-map the tokens of a split; each document ends with [SEP]. A limited train split is read."""
+        if name == "train" and self.most_train_tokens is not None:
+            return self._some_train_documents
         return open_stream(token_file(self.folder, name), self.vocabulary)
 
+    @cached_property
+    def _some_train_documents(self) -> NDArray[np.unsignedinteger]:
+        assert self.most_train_tokens is not None
+        stream = open_stream(token_file(self.folder, "train"), self.vocabulary)
+        return some_documents(stream, self.special.sep, self.most_train_tokens)
+
     def split(self, name: Split) -> PackedSequences:
-        """Memory-map the sequences of a split."""
-        return PackedSequences.open(token_file(self.folder, name), self.vocabulary, self.sequence_length, self.special.cls)
+        """Open the sequences of a split, as `stream` does."""
+        return PackedSequences.of(self.stream(name), self.sequence_length, self.special.cls)
 
     def validation(self) -> NDArray[np.int64]:
         """Return the fixed validation set, (validation_sequences, S): a prefix of a fixed permutation of its split.

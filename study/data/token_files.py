@@ -59,9 +59,9 @@ class PackedSequences:
     cls: int
 
     @classmethod
-    def open(cls, path: Path, vocabulary: int, sequence_length: int, cls_token: int) -> PackedSequences:
-        """Memory-map a token file; reads nothing yet."""
-        stream, stride = open_stream(path, vocabulary), sequence_length - 1
+    def of(cls, stream: NDArray[np.unsignedinteger], sequence_length: int, cls_token: int) -> Self:
+        """View a stream as sequences; reads nothing yet."""
+        stride = sequence_length - 1
         count = len(stream) // stride
         return cls(stream[: count * stride].reshape(count, stride), cls_token)
 
@@ -106,9 +106,7 @@ class PackedDocuments:
     @classmethod
     def of(cls, stream: NDArray[np.unsignedinteger], sequence_length: int, special: SpecialTokens) -> Self:
         """Find the documents, in one pass over the stream."""
-        parts = range(0, len(stream), _PART_TOKENS)
-        ends = [np.flatnonzero(stream[part : part + _PART_TOKENS] == special.sep) + part for part in parts]
-        begins = np.concatenate([np.zeros(1, np.int64), *(each + 1 for each in ends)])
+        begins = document_begins(stream, special.sep)
         sequences = -(-(np.diff(begins) - 1) // (sequence_length - 1))
         return cls(stream, sequence_length, special, begins, np.concatenate([np.zeros(1, np.int64), sequences.cumsum()]))
 
@@ -124,6 +122,28 @@ class PackedDocuments:
         sequences = np.full((len(indices), self.sequence_length), self.special.cls, np.int64)
         sequences[:, 1:] = np.where(held, self.stream[np.minimum(places, len(self.stream) - 1)], self.special.pad)
         return sequences
+
+
+def document_begins(stream: NDArray[np.unsignedinteger], separator: int) -> NDArray[np.int64]:
+    """Return the places where documents begin, and the end of the last, in one pass over the stream.
+
+    The last may lack its separator.
+    """
+    parts = range(0, len(stream), _PART_TOKENS)
+    ends = [np.flatnonzero(stream[part : part + _PART_TOKENS] == separator) + part for part in parts]
+    begins = np.concatenate([np.zeros(1, np.int64), *(each + 1 for each in ends)])
+    return begins if begins[-1] == len(stream) else np.append(begins, len(stream))
+
+
+def some_documents(stream: NDArray[np.unsignedinteger], separator: int, tokens: int) -> NDArray[np.unsignedinteger]:
+    """Return documents of so many tokens, in a fixed order drawn from all; of the last, the beginning.
+
+    Fewer tokens are a prefix of more.
+    """
+    begins = document_begins(stream, separator)
+    order = np.random.RandomState(0).permutation(len(begins) - 1)  # the one stream that NumPy never changes
+    count = 1 + int(np.diff(begins)[order].cumsum().searchsorted(tokens))
+    return np.concatenate([stream[begins[document] : begins[document + 1]] for document in order[:count]])[:tokens]
 
 
 class TokenWriter:

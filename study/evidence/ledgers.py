@@ -50,6 +50,12 @@ LEDGER_COLUMNS = {
 Unique tokens count the [CLS] of each sequence, as trained tokens do.
 """
 
+UNIQUE_TOKENS = "recipe.unique_tokens"
+"""The column of how much of their text runs read, missing for all of it."""
+
+_EXPRESSED = {UNIQUE_TOKENS: "unique_tokens"}
+"""Knobs that a law's variable expresses, though it is read from other columns."""
+
 _VALIDATION = ("data.", "masking.", "data_fingerprint")
 """Prefixes of columns that identify what a loss was validated on."""
 
@@ -117,6 +123,7 @@ def selected(table: RunTable) -> RunTable:
         validation=validation_names(ledger),
         settings=sweep.varied() if is_there(sweep.sweep_file) else variant_columns_of(ledger),
         amounts={"tokens": "tokens", "parameters_non_embedding": "size"},
+        expressed=_EXPRESSED,
         without_order=frozenset(np.flatnonzero(ledger["reads_order"].eq(False)).tolist() if "reads_order" in ledger else ()),
     )
     return replace(table, selection=selection)

@@ -18,7 +18,7 @@ from study.evidence.comparisons import Comparison
 from study.evidence.evidence import Evidence
 from study.evidence.families import of_equal_size
 from study.evidence.gains import Gain, TokenGain
-from study.evidence.ledgers import LEDGER_COLUMNS
+from study.evidence.ledgers import LEDGER_COLUMNS, UNIQUE_TOKENS
 from study.evidence.paired import MOST_SEEDS, MOST_SEQUENCES, would_be_significant
 from study.laws.expressions import evaluate
 from study.report.findings import MOST_STEPS
@@ -324,6 +324,8 @@ def _overlapping_text(evidence: Evidence) -> Iterator[str]:
 
 def _repeated_text(evidence: Evidence) -> Iterator[str]:
     used = evidence.used
+    if UNIQUE_TOKENS in used:  # who limits the text knows how often it is read
+        used = used[used[UNIQUE_TOKENS].isna()]
     if used.empty or used["train_tokens"].isna().any():
         return
     unique = evaluate(LEDGER_COLUMNS["unique_tokens"], used.__getitem__, "the ledger", used.columns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -158,9 +158,9 @@ def _notes_on_tokens(planned: Plan, prepared: Mapping[TokenizerVariant, Prepared
     for requested in planned.spec.texts:
         tokenizer = requested.tokenizer
         data, which = prepared[tokenizer.variant], f"{tokenizer.words}: "
-        facts, longest = data.facts, max(run.tokens for run in planned.first_runs if run.data.tokenizer == tokenizer)
-        lost, stripped = tokenizer.unread(facts.lost_share), tokenizer.stripped(facts.stripped_share)
-        notes = (lost, stripped, unused_capitals(data.tokenizer()), _passes(longest, data))
+        runs = [run for run in planned.first_runs if run.data.tokenizer == tokenizer]
+        lost, stripped = tokenizer.unread(data.facts.lost_share), tokenizer.stripped(data.facts.stripped_share)
+        notes = (lost, stripped, unused_capitals(data.tokenizer()), _passes(runs, data))
         yield from (f"{which if len(prepared) > 1 else ''}{note}" for note in notes if note)
 
 
@@ -197,7 +197,15 @@ def another_question(folder: SweepFolder, spec: Sweep) -> str | None:
     return f"{folder.path} held another question, {before.question!r}; to keep both, give this sweep a name of its own"
 
 
-def _passes(longest: int, data: PreparedData) -> str | None:
+def _check_unique_tokens(planned: Plan, prepared: Mapping[TokenizerVariant, PreparedData]) -> None:
+    """Raise InputError where a run is to read more text than there is."""
+    for run in planned.first_runs:
+        prepared[run.data.tokenizer.variant].with_unique_tokens(run.recipe.unique_tokens)
+
+
+def _passes(runs: Sequence[RunConfig], data: PreparedData) -> str | None:
+    """How often runs read all the text that there is."""
+    longest = max((run.tokens for run in runs if run.recipe.unique_tokens is None), default=0)
     passes = longest / data.unique_tokens
     if passes <= 1:
         return None
@@ -273,6 +281,7 @@ def launched(
             if not planned.texts and _names_cells(spec):
                 planned = replace(planned, texts=texts)
             _check_trained_runs(planned, folder, prepared)
+            _check_unique_tokens(planned, prepared)
         first = next(iter(prepared.values()))
         for note in (*_notes_on_tokens(planned, prepared), *_notes_on_text(planned, first), *_notes_on_tasks(spec, prepared)):
             say(console, note)

@@ -77,11 +77,11 @@ class RunRecord(Strict):
     """The one row that a finished or failed run leaves; unreached values are None, never zero.
 
     Fields that earlier versions lack are None. `tokens` were trained on, with each sequence's [CLS]; `train_tokens` counts the
-    corpus without them. Losses are nats per masked token on the fixed validation set and masks; `loss_standard_error_nats` is
-    over its sequences, clustered by its `validation_documents` documents. `validation_overlap_share` is the share of validation
-    text in windows of the training text (study.data.deduplication). `order_gain_nats` is the rise of the loss, paired by
-    sequence, if visible ordinary tokens are permuted; earlier versions say `stuck_at_unigram` for a loss above 97% of the
-    unigram entropy.
+    text that it could read, without them. Losses are nats per masked token on the fixed validation set and masks;
+    `loss_standard_error_nats` is over its sequences, clustered by its `validation_documents` documents.
+    `validation_overlap_share` is the share of validation text in windows of the training text (study.data.deduplication).
+    `order_gain_nats` is the rise of the loss, paired by sequence, if visible ordinary tokens are permuted; earlier versions say
+    `stuck_at_unigram` for a loss above 97% of the unigram entropy.
     `pair_loss_nats` and `pair_accuracy` are of the labels of fixed validation pairs, None unless the objective judges pairs.
     Under objective rtd, losses and accuracies are those of telling replaced tokens, over `validation_masked_tokens` ordinary
     tokens, and `generator_loss_nats` and `generator_accuracy` are the generator's at the masked positions.

@@ -242,13 +242,13 @@ def shrunk(weights: Mapping[str, Tensor], given: Architecture, config: RunConfig
 
 @dataclass(frozen=True)
 class _Calibration:
-    """Training text masked as validation text is."""
+    """Training text masked as validation text is, of all that there is, whatever a run may read of it."""
 
     config: RunConfig
     prepared: PreparedData
 
     def __iter__(self) -> Iterator[MaskedBatch]:
-        length, sequences = self.config.data.sequence_length, self.prepared.split("train")
+        length, sequences = self.config.data.sequence_length, self.prepared.with_unique_tokens(None).split("train")
         count = min(len(sequences), max(1, CALIBRATION_TOKENS // length))
         rows = np.linspace(0, len(sequences) - 1, count).round().astype(np.int64)
         masker, generator = validation_masker(self.config, self.prepared), torch.Generator()

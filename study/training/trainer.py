@@ -59,13 +59,19 @@ class Trained:
 
 @dataclass(frozen=True)
 class Training:
-    """An attempt at training: a run, its data, folder and execution, and the checkpoint to resume from."""
+    """An attempt at training: a run, its data, folder and execution, and the checkpoint to resume from.
+
+    The data are limited to the recipe's `unique_tokens`; raises InputError if they have fewer.
+    """
 
     config: RunConfig
     prepared: PreparedData
     folder: RunFolder
     execution: Execution
     checkpoint: Path | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prepared", self.prepared.with_unique_tokens(self.config.recipe.unique_tokens))
 
     @cached_property
     def precision(self) -> Precision:

@@ -119,6 +119,7 @@ OTHER_VALUES: dict[str, object] = {
     "recipe.objective": "mlm_nsp",
     "recipe.generator_share": 0.5,
     "recipe.packing": "doc_sentences",
+    "recipe.unique_tokens": 1000,
     "recipe.masking.rate": 0.3,
     "recipe.masking.mask_share": 0.7,
     "recipe.masking.random_share": 0.2,
@@ -239,6 +240,7 @@ def test_training_masks_said_as_those_of_validation_rename_no_run() -> None:
         ({"recipe": {"warmup_tokens": 4000}}, "", "recipe.warmup_tokens are 31 steps, more than the budget's 30"),
         ({"recipe": {"warmup_tokens": 3600, "schedule": "wsd"}}, "", "28 steps and the decay 6, more than the budget's 30"),
         ({"masking": {"rate": 0.01}}, "", "masking.rate 0.01 masks no position of 16"),
+        ({"recipe": {"unique_tokens": 31}}, "", "recipe.unique_tokens 31 are less than two sequences of 16"),
         (
             {"recipe": {"parametrization": "completep", "initialisation": "unit_stream"}},
             "recipe",

@@ -23,14 +23,17 @@ from study.data.corpora import Split, Tally, corpus_identity, split_of
 from study.data.prepared import (
     PACKING_VERSION,
     CorpusText,
+    PreparedData,
     data_fingerprint,
     known_overlap_share,
     prepare,
     unread_at_first,
 )
-from study.data.token_files import entropy_nats, token_dtype
-from study.data.tokenizing import SPECIAL_PIECES, bert_tokenizer
+from study.data.token_files import PackedDocuments, entropy_nats, some_documents, token_dtype
+from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens, bert_tokenizer
 from tests.full_disk import files_of_at_most
+
+SPECIAL = SpecialTokens(pad=0, unk=1, cls=2, sep=3, mask=4)
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +112,43 @@ def test_a_tokenizer_of_another_kind_gives_whole_texts_with_separators_too(corpu
     file = {"kind": "file", "vocabulary": 128, "path": str(tmp_path / "tokenizer.json")}
     sequences, stream = prepare(config(corpus, tokenizer=file)).split("train"), stream_of(corpus, "train", plain)
     assert sequences.rows.ravel().tolist() == stream[: len(stream) // 15 * 15]
+
+
+def test_fewer_unique_tokens_are_the_first_of_more_and_whole_documents(corpus: Path) -> None:
+    prepared = prepare(config(corpus))
+    whole, few, more = (prepared.with_unique_tokens(tokens) for tokens in (None, 1_600, 8_000))
+    assert whole.stream("train").size == whole.train_tokens
+    assert (few.train_tokens, few.unique_tokens, more.train_tokens) == (1_500, 1_600, 7_500)
+    assert more.stream("train")[:1_500].tolist() == few.stream("train").tolist()
+
+    def documents(data: PreparedData) -> list[tuple[int, ...]]:
+        stream = data.stream("train")
+        parts = np.split(stream, np.flatnonzero(stream == data.special.sep) + 1)
+        return [tuple(part.tolist()) for part in parts]
+
+    known = documents(whole)
+    *chosen, last = documents(more)
+    assert {*chosen} < {*known}
+    assert len({*chosen}) == len(chosen)
+    assert any(document[: len(last)] == last for document in known)
+    assert chosen != known[: len(chosen)], "not the beginning of the text"
+    assert (more.validation() == whole.validation()).all()
+    assert more.with_unique_tokens(1_600).train_tokens == 1_500
+    assert more.with_unique_tokens(None).train_tokens == whole.train_tokens
+    assert whole.with_unique_tokens(whole.unique_tokens).train_tokens == whole.train_tokens
+    with pytest.raises(InputError, match=r"recipe\.unique_tokens: is 1M, but the text has .* tokens to train on; lower it"):
+        prepared.with_unique_tokens(1e6)
+
+
+def test_of_one_long_document_the_beginning_is_read_in_every_packing() -> None:
+    """A document that is cut lacks its separator."""
+    stream = np.append(np.arange(5, 405), SPECIAL.sep).astype(np.uint16)
+    part = some_documents(stream, SPECIAL.sep, 120)
+    assert part.tolist() == [*range(5, 125)]
+    documents = PackedDocuments.of(part, 16, SPECIAL)
+    assert len(documents) == 8
+    assert documents.take(np.array([7]))[0].tolist() == [SPECIAL.cls, *range(110, 125)]
+    assert len(PackedDocuments.of(stream, 16, SPECIAL)) == 27, "the separator stands in no sequence alone"
 
 
 def test_the_validation_set_is_of_the_validation_split_in_an_order_of_its_own(corpus: Path) -> None:

@@ -49,6 +49,7 @@ KNOBS = [
     Knob("recipe.generator_share", 0.25, 0.5, {"recipe.objective": "rtd"}),
     Knob("recipe.packing", "full_sentences", "doc_sentences"),
     Knob("recipe.packing", "full_sentences", "segment_pairs"),
+    Knob("recipe.unique_tokens", 256, 512),
     Knob("architecture.distance_bias", "none", "learned"),
     Knob("architecture.distance_bias", "none", "alibi"),
     Knob("architecture.distance_bias_reach", "none", 4, {"architecture.distance_bias": "learned"}, (2, 4)),

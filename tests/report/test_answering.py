@@ -339,6 +339,12 @@ def test_text_that_runs_saw_again_is_told(tmp_path: Path) -> None:
     open_questions = undrawn(folder).to_dict()["findings"]["undecided"]
     (line,) = [line for line in open_questions if "new text" in line]
     assert line.startswith("What new text would do in place of repeated: runs passed up to 15.5 times over the 129.0k tokens")
+    for run in folder.runs():
+        record = json.loads(run.record_file.read_bytes())
+        record["config"]["recipe"]["unique_tokens"] = 129_000
+        run.record_file.write_text(json.dumps(record))
+    asked = undrawn(folder).to_dict()["findings"]["undecided"]
+    assert not any("new text" in line for line in asked), "repetition is what the sweep asks about"
 
 
 @pytest.mark.slow

@@ -31,8 +31,10 @@ from study.base.schema import deep_merge
 from study.base.statistics import variance_of_mean
 from study.config.recipe import Initialisation
 from study.config.run_config import Masking, RunConfig
+from study.data.batches import PackedBatches
 from study.data.masking import Masker
 from study.data.prepared import prepare
+from study.data.token_files import PackedSequences
 from study.model.layers import Linear
 from study.model.lightning import HOOK, MaskedLanguageModelling
 from study.model.masked_language_model import MaskedLanguageModel
@@ -286,6 +288,23 @@ def test_what_training_masks_is_nothing_to_validation(corpus: Path, tmp_path: Pa
     assert own.train_flops - record.train_flops == 6 * (6 - 2) * head * 16  # sequences of two batches
 
 
+@pytest.mark.parametrize("packing", ["full_sentences", "doc_sentences", "segment_pairs"])
+def test_a_run_reads_no_more_than_its_unique_tokens(packing: str, corpus: Path) -> None:
+    wanted = config(corpus, recipe={"packing": packing, "unique_tokens": 800})
+    train = PackedBatches(wanted).train
+    read = (train.rows if isinstance(train, PackedSequences) else train.stream).ravel()
+    assert len(read) > 730
+    assert read.tolist() == prepare(wanted.data).with_unique_tokens(800).stream("train")[: len(read)].tolist()
+
+
+def test_a_record_counts_the_unique_tokens_of_its_run(corpus: Path, tmp_path: Path) -> None:
+    folder = trained(tmp_path, config(corpus, recipe={"unique_tokens": 800, "budget": {"steps": 2}}))
+    record = folder.record()
+    assert record is not None
+    assert record.train_tokens == 750
+    assert record.data_fingerprint == prepare(record.config.data).fingerprint
+
+
 def test_a_run_with_a_record_is_not_trained_again(corpus: Path, tmp_path: Path) -> None:
     folder = trained(tmp_path, brief(corpus))
     before = {path.name: path.stat().st_mtime_ns for path in folder.path.iterdir() if path.is_file()}
@@ -301,7 +320,7 @@ RESUMED: list[dict[str, Any]] = [
     {"architecture": {"norm": "pre"}, "data": {"corpus": "few"}},
     {"architecture": SHARED, "recipe": {"precision": "bf16", "dropout": 0.1}},
     {"architecture": ORDERED, "recipe": {"residual_initialisation": "zero"}},
-    {"recipe": {"masking": {"rate": 0.3, "whole_words": True, "static_copies": 2}}},
+    {"recipe": {"masking": {"rate": 0.3, "whole_words": True, "static_copies": 2}, "unique_tokens": 500}},
     {"architecture": SHARED, "recipe": {"optimizer": "muon", "schedule": "wsd", "weight_decay": 0.1}},
 ]
 
