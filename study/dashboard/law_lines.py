@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,9 @@ from study.store.sweep_folder import SweepFolder
 
 MOST_VARIANTS = 12
 """The most variants whose laws are offered."""
+
+MOST_AHEAD = 6
+"""The most laws that are fitted before one is chosen."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +111,13 @@ _COUNTS = {"parameters": TOTALS, "flops": LEDGER_FLOPS}
 
 
 def offers(library: Library, asked: Mapping[str, str]) -> list[dict[str, str]]:
-    """The laws that a `sweep` allows, for a menu."""
-    return [{"key": one.key, "words": one.words} for one in offers_of(library, library.snapshot(asked.get("sweep", "")))]
+    """The laws that a `sweep` allows, for a menu; the first are fitted meanwhile, with this `count`, if no run is trained."""
+    shot, count = library.snapshot(asked.get("sweep", "")), asked.get("count", "")
+    found = offers_of(library, shot)
+    if not shot.live:
+        makers = [partial(_fitted, library, shot, one.key, count) for one in found[:MOST_AHEAD]]
+        library.kept(("ahead", shot.name, shot.version, count), lambda: library.make_ahead(makers))
+    return [{"key": one.key, "words": one.words} for one in found]
 
 
 def law_lines(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:

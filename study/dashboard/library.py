@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import RLock
+from threading import RLock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -38,7 +41,7 @@ OnOtherText = Callable[[Sweep, Sequence[RunRecord]], str]
 """Says of a sweep's records how many read another text than lies at its path now; only the half that trains can tell."""
 
 KEPT_VALUES = 64
-"""The most tables and fits that are kept."""
+"""The most tables and fits that are kept, those last asked for."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,9 @@ class Library:
         self._folders: dict[Path, SweepFolder] = {}
         self._runs: dict[Path, tuple[Stamp, RunConfig, RunRecord | None]] = {}
         self._curves: dict[Path, tuple[Stamp, dict[str, NDArray[np.float64]]]] = {}
-        self._values: dict[tuple[Any, ...], Any] = {}
+        self._values: dict[tuple[Any, ...], Future[Any]] = {}
+        self._ahead: deque[Callable[[], object]] = deque()
+        self._makes_ahead = False
 
     def folders(self) -> dict[str, SweepFolder]:
         """The sweeps by name, without characters that hide others; raises InputError without any."""
@@ -168,17 +173,43 @@ class Library:
         return columns
 
     def kept(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """A value that was made before under the same key, which names the versions that it stands on."""
+        """A value that was made before under the same key, which names the versions that it stands on.
+
+        Who asks for what another thread is making waits for it.
+        """
         with self._lock:
-            if key in self._values:
-                value: T = self._values[key]
-                return value
-        value = make()
-        with self._lock:
+            known: Future[T] | None = self._values.pop(key, None)
+            value = Future[T]() if known is None else known
             self._values[key] = value
             for old in list(self._values)[:-KEPT_VALUES]:
                 del self._values[old]
-        return value
+        if known is None:
+            try:
+                value.set_result(make())
+            except BaseException as error:
+                with self._lock:
+                    if self._values.get(key) is value:
+                        del self._values[key]
+                value.set_exception(error)
+        return value.result()
+
+    def make_ahead(self, makers: Iterable[Callable[[], object]]) -> None:
+        """Make kept values in one background thread before they are asked for; the makers of the last call are those left."""
+        with self._lock:
+            self._ahead = deque(makers)
+            if not self._makes_ahead:
+                self._makes_ahead = True
+                Thread(target=self._make_next, daemon=True).start()
+
+    def _make_next(self) -> None:
+        while True:
+            with self._lock:
+                if not self._ahead:
+                    self._makes_ahead = False
+                    return
+                make = self._ahead.popleft()
+            with suppress(Exception):  # who asks for it is told
+                make()
 
     def table(self, names: Iterable[str]) -> tuple[pd.DataFrame, dict[str, str]]:
         """The ended runs of some sweeps, and what cannot be read (study.report.exploring.runs_in)."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from threading import Barrier, Event
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,7 @@ import pytest
 from study.base.errors import InputError
 from study.counting.latency import read_table
 from study.counting.named_models import catalogue
-from study.dashboard.law_lines import law_lines, offers
+from study.dashboard.law_lines import MOST_AHEAD, law_lines, offers
 from study.dashboard.library import Library
 from study.dashboard.pages import answer_html, figure_of, overview, pulse, run_page, sweep_page, verdict_in
 from study.dashboard.run_charts import curves, importances, points
@@ -30,11 +33,13 @@ from study.laws.reading import TableQuery
 from study.report.answer import report
 from study.report.figures import FIGURES
 from study.shapes.accounts import Conditions, account, default_length
+from study.store.locks import held
 from study.store.ownership import work_lock
 from study.store.packing import pack
 from study.store.sweep_folder import ChosenRun, GoalLook, GoalPath, SweepFolder
 from tests.synthetic import SWEEP, add_run, depth_or_width, environment, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_scores
+from tests.waiting import until
 
 MALICE = """# An answer
 
@@ -289,6 +294,68 @@ def test_laws_are_offered_only_where_they_can_be_fitted_and_are_those_of_study_f
     assert "--" not in json.dumps([menu, shown])
     with pytest.raises(InputError, match="choose another"):
         law_lines(sizes, {"sweep": "sizes", "law": "shape"})
+
+
+def test_offered_laws_are_fitted_before_one_is_chosen(sizes: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the count that is shown, each once, though a page that is drawn again asks anew; not while runs are trained."""
+    library, asked = Library(sizes.root), {"sweep": "sizes", "count": "parameters_encoder"}
+    kept, fitted = library.kept, list[str]()
+
+    def noted(key: tuple[Any, ...], make: Callable[[], object]) -> object:
+        def made() -> object:
+            fitted.extend(key[3:4] if key[0] == "law" else ())
+            return make()
+
+        return kept(key, made)
+
+    monkeypatch.setattr(library, "kept", noted)
+    with held(sizes.snapshot("sizes").folder.launching):
+        live = [one["key"] for one in offers(library, asked)]
+    assert fitted == []
+    menu = [one["key"] for one in offers(library, asked)]
+    assert menu == live == [one["key"] for one in offers(library, asked)]
+    for law in reversed(menu[:2]):
+        law_lines(library, asked | {"law": law})
+    until(lambda: len(fitted) >= MOST_AHEAD)
+    assert sorted(fitted) == sorted(menu[:MOST_AHEAD])
+
+
+def test_values_are_made_ahead_one_at_a_time_and_those_of_the_last_call(tmp_path: Path) -> None:
+    library, begun, goes_on, made = Library(tmp_path), Event(), Event(), []
+
+    def first() -> None:
+        begun.set()
+        goes_on.wait()
+        made.append("first")
+
+    library.make_ahead([first, lambda: made.append("not asked for any more")])
+    begun.wait()
+    library.make_ahead([lambda: made.append(str(1 // 0)), lambda: made.append("last")])
+    assert made == []
+    goes_on.set()
+    until(lambda: len(made) == 2)
+    assert made == ["first", "last"]
+    library.make_ahead([lambda: made.append("later")])
+    until(lambda: made[-1] == "later")
+
+
+def test_what_two_ask_for_at_once_is_made_once_and_a_failure_is_not_kept(tmp_path: Path) -> None:
+    library, together, made = Library(tmp_path), Barrier(2), []
+
+    def make() -> int:
+        made.append(1)
+        time.sleep(0.05)
+        return len(made)
+
+    def ask(_: int) -> int:
+        together.wait()
+        return library.kept(("key",), make)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(ask, range(2))] == [1, 1]
+    with pytest.raises(ZeroDivisionError):
+        library.kept(("other",), lambda: 1 // 0)
+    assert library.kept(("other",), lambda: 2) == 2
 
 
 def test_runs_of_one_size_and_budget_are_offered_no_law(tmp_path: Path) -> None:

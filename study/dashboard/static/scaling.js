@@ -24,7 +24,7 @@ export async function scalingPage() {
   const kinds = found.kinds.filter(name => new Set(kept.map(row => row[name])).size > 1);
   const colour = kinds.includes(value("colour")) ? value("colour") : kinds.find(one => one === "setting") ?? kinds[0] ?? "sweep";
   const [logX, logY] = [ticked("log-x", same.every(row => row[x] === null || row[x] > 0)), ticked("log-y", false)];
-  const offers = sweeps.length === 1 && y === "loss_nats" ? await ask("offers", { sweep: sweeps[0] }) : [];
+  const offers = sweeps.length === 1 && y === "loss_nats" ? await ask("offers", { sweep: sweeps[0], count: x }) : [];
   const law = offers.some(one => one.key === value("law")) ? value("law") : "";
   const means = ticked("means", false);
 
