@@ -121,6 +121,17 @@ def test_a_ledgers_unique_tokens_are_counted_as_trained_ones_are(tmp_path: Path)
     np.testing.assert_allclose(read.columns["unique_tokens"], 6_400_000)
 
 
+def test_runs_that_repeat_their_text_are_read_by_the_law_of_repetition_alone() -> None:
+    table = open_ledger(Path(__file__).parents[2] / "results" / "reference" / "repeated_text")
+    points = read_observations(TableQuery(table), LAWS["data-constrained"])
+    points.check(LAWS["data-constrained"])
+    passes = points.columns["tokens"] / points.columns["unique_tokens"]
+    assert len(points) == 36
+    assert {*passes.round(1)} == {0.2, 1.0, 2.0, 8.0, 16.0, 64.0}
+    with pytest.raises(InputError, match=r"runs that differ in recipe\.unique_tokens have laws of their own"):
+        read_observations(TableQuery(table), CHINCHILLA)
+
+
 def test_a_sweep_s_ledger_is_that_of_its_records_as_they_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever was written before: a run ended since, one was excluded, and the record of another is damaged."""
     folder = depth_or_width(tmp_path / "made_up", shapes=((1, 64), (1, 92), (2, 64)), budgets=(1e6,), rates=(4e-3,))
