@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from study.base.errors import InputError, Problem, check_all
 from study.base.quantities import count_text, plural
+from study.base.randomness import fixed_permutation
 from study.base.schema import Strict
 from study.config.run_config import MOST_STRIPPED, DataConfig, Texts, TokenizerConfig, fingerprint_of
 from study.data.cache import cache_root, check_cache, facts_of, open_entry, sha256_of
@@ -60,7 +61,6 @@ PACKING_VERSION = 1
 
 _TOKENIZER_FILE = "tokenizer.json"
 _OVERLAP = "validation_overlap_share"
-_VALIDATION_SEED = 0
 _LOOKED_AT_CHARACTERS = 200_000
 
 
@@ -189,8 +189,7 @@ class PreparedData:
 
 def validation_order(sequences: int, chosen: int) -> NDArray[np.int64]:
     """Return the first chosen indices of a fixed permutation of all."""
-    generator = np.random.RandomState(_VALIDATION_SEED)  # the one stream that NumPy never changes
-    return generator.permutation(sequences)[:chosen]
+    return fixed_permutation(sequences)[:chosen]
 
 
 class CorpusText:

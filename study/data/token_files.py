@@ -18,6 +18,7 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+from study.base.randomness import fixed_permutation
 from study.data.corpora import SPLITS, Split
 from study.data.tokenizing import BATCH_CHARACTERS, SpecialTokens
 
@@ -141,7 +142,7 @@ def some_documents(stream: NDArray[np.unsignedinteger], separator: int, tokens: 
     Fewer tokens are a prefix of more.
     """
     begins = document_begins(stream, separator)
-    order = np.random.RandomState(0).permutation(len(begins) - 1)  # the one stream that NumPy never changes
+    order = fixed_permutation(len(begins) - 1)
     count = 1 + int(np.diff(begins)[order].cumsum().searchsorted(tokens))
     return np.concatenate([stream[begins[document] : begins[document + 1]] for document in order[:count]])[:tokens]
 

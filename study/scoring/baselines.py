@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from study.base.randomness import fixed_permutation
 from study.scoring.task_metrics import measure
 from study.tasks.embedded import ROLE_OF_SPLIT
 from study.tasks.examples import MinimalPair, SpanExample, TaskData, TextExample, TokensExample, texts_among
@@ -86,7 +87,7 @@ def _of_texts(task: TaskData) -> Predictions:
     train, dev, test = (texts_among(task.splits[split]) for split in ("train", "dev", "test"))
     gold = [example.label for example in train]
     constant = float(np.mean(gold)) if task.spec.regression else Counter(gold).most_common(1)[0][0]
-    kept = [train[place] for place in sorted(np.random.RandomState(0).permutation(len(train))[:MOST_TRAIN])]
+    kept = [train[place] for place in sorted(fixed_permutation(len(train))[:MOST_TRAIN])]
     features = Bag(kept)
     learned, chosen_on, reported_on = features(kept), features(dev), features(test)
     best, best_score = None, -np.inf

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from study.base.randomness import fixed_permutation
 from study.config.score_config import ScoreConfig
 from study.model.rounding import multiply_in_int8
 from study.scoring.attempt import ScoreAttempt
@@ -82,7 +83,7 @@ def _best_strength(
     mean, deviation = features["train"].mean(0), features["train"].std(0) + 1e-6
     scaled = {split: (found - mean) / deviation for split, found in features.items()}
     targets = _targets(data)
-    kept = np.random.RandomState(0).permutation(len(targets))[:MOST_ROWS]
+    kept = fixed_permutation(len(targets))[:MOST_ROWS]
     tried = []
     for strength in STRENGTHS:
         fitted = _fitted(data, scaled["train"][kept], targets[kept], strength)

@@ -7,15 +7,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-
 from study.base.errors import InputError, shown
+from study.base.randomness import fixed_permutation
 from study.config.score_config import Knobs
 from study.tasks.examples import Example, TaskData, TokensExample, texts_among
 from study.tasks.loading import UNLABELLED, load_task
 from study.tasks.task_spec import Kind
-
-_SUBSET_SEED = 0
 
 
 @lru_cache(maxsize=16)
@@ -54,7 +51,7 @@ def subset(task: TaskData, knobs: Knobs) -> TaskData:
     splits = dict(task.splits)
     for name, limit in limits.items():
         if limit is not None and limit < len(splits[name]):
-            order = np.random.RandomState(_SUBSET_SEED).permutation(len(splits[name]))[:limit]
+            order = fixed_permutation(len(splits[name]))[:limit]
             splits[name] = [splits[name][place] for place in sorted(order)]
     if len(found := _labels_of(splits.get("train", ()))) == 1:
         label = _label_text(task, found.pop())
