@@ -153,7 +153,7 @@ def bare(case: Case, folder: Path, channel: Connection) -> None:
         generator.manual_seed(stream_seed(Stream.MASKS, config.seed, step))
         masked = masker(torch.from_numpy(sequences.take(order.at(step))), generator)
         with autocast(case.device, case.dtype):
-            hidden_BxKxH = model.encoder(masked.tokens, positions_BxK=masked.positions)
+            hidden_BxKxH = model.hidden(masked.tokens, positions_BxK=masked.positions)
             loss = model.predicted_loss(hidden_BxKxH, masked.labels)
         optimizer.zero_grad()
         torch.autograd.backward(loss)

@@ -162,10 +162,10 @@ def _falls(run: RunConfig) -> bool:
 
 
 def _counts_positions(run: RunConfig) -> bool:
-    """Whether the parameter count depends on `positions`: by a learned table, or a learned bias of unlimited reach."""
+    """Whether the parameter count depends on `positions`: by a table of absolute ones, or a learned bias of unlimited reach."""
     architecture = run.architecture
     biased = architecture.distance_bias == "learned" and architecture.distance_bias_reach is None
-    return architecture.position_encoding == "learned" or biased
+    return architecture.position_encoding == "learned" or architecture.enhanced_mask_decoder or biased
 
 
 def _windows_hide(run: RunConfig) -> bool:

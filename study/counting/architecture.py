@@ -70,6 +70,9 @@ class Architecture(Strict):
     - `rotary_theta`: the base of the rotary angles, θ^(−2i/D); `local_rotary_theta`: another one in layers with windows.
     - `mlm_transform`: the head's product before the decoder goes to E, to H (the decoder then has H − E more columns,
       MobileBERT), or is absent (NeoBERT, arXiv:2502.19587).
+    - `enhanced_mask_decoder`: the MLM head reads the last layer applied twice at the masked positions. Keys and values are the
+      stream before that layer; the queries begin as the stream plus P absolute positions, which the head has, and the second
+      pass reads those of the first (DeBERTa, arXiv:2006.03654, section 3.2 and its code). All else reads the plain encoder.
     - `pair_head`: a pooler (H → H and tanh) over [CLS] and a 2-way output, as in BertForPreTraining. `recipe.objective` sets
       it in every run, so that configurations omit it.
     - `generator_share`: above 0, the encoder detects tokens that a `generator` replaced (ELECTRA); set like `pair_head`.
@@ -111,6 +114,7 @@ class Architecture(Strict):
     local_rotary_theta: Theta | None = None
     mlm_transform: Literal["embedding_width", "width", "none"] = "embedding_width"
     mlm_activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
+    enhanced_mask_decoder: bool = False
     pooler: bool = True
     contact_head: bool = False
     second_output_bias: bool = True
@@ -375,7 +379,7 @@ def unbuildable(architecture: Architecture) -> str | None:
         if name in BUILT_AS_BERT:
             built = str(berts_values()[name]).lower()
             return f"{name} {value} can be counted but not trained or timed; build it with {name} {built}"
-    if problem := _unbuildable_bottleneck(architecture):
+    if problem := _unbuildable_bottleneck(architecture) or _unbuildable_decoder(architecture):
         return problem
     if architecture.skips_first_norm and architecture.layer_groups is not None:
         groups = f"layer_groups {architecture.layer_groups}"
@@ -403,3 +407,13 @@ def _unbuildable_bottleneck(a: Architecture) -> str | None:
         its = f"bottleneck_width {a.bottleneck_width}"
         return f"{its} stands in MobileBERT's blocks, which have no {odd[0]}; leave out one of them"
     return None
+
+
+def _unbuildable_decoder(a: Architecture) -> str | None:
+    """Why an enhanced mask decoder does not go with the rest; None if it does."""
+    beside = {"position_encoding learned, whose tokens have absolute positions": a.position_encoding == "learned"}
+    beside["objectives mlm_nsp and mlm_sop, which read the plain encoder in the same pass"] = a.pair_head
+    beside["objective rtd, whose encoder predicts no masked tokens"] = a.generator_share > 0
+    beside[f"bottleneck_width {a.bottleneck_width}, whose queries read the stream alone"] = a.bottleneck_width is not None
+    reasons = [reason for reason, differs in beside.items() if a.enhanced_mask_decoder and differs]
+    return f"enhanced_mask_decoder does not go with {reasons[0]}; leave out one of them" if reasons else None

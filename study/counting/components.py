@@ -208,6 +208,8 @@ def _block_norms(a: Architecture, x: Letters) -> Quantity:
 
 def _head(a: Architecture, x: Letters) -> Iterator[Entry]:
     inner = _mlm_inner(a, x)
+    if a.enhanced_mask_decoder:
+        yield "head", "mask decoder positions", x.P * x.H
     if a.mlm_transform != "none":
         yield "head", "MLM transform", x.H * inner + a.biased * inner
         yield "head", "MLM norm", norm_vectors(a) * inner

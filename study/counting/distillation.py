@@ -82,6 +82,8 @@ class LayerLosses:
 
     def problem(self, student: Architecture, teacher: Architecture) -> str | None:
         """Why a teacher cannot serve these losses, in words that follow its name; None if it can."""
+        if self and student.enhanced_mask_decoder:
+            return "compares layers with its student's, the last of which enhanced_mask_decoder runs otherwise; leave one out"
         pairs = self.pairs(student.depth, teacher.depth)
         if any(one > student.depth or other > teacher.depth for one, other in pairs):
             return f"has {teacher.depth} layers and its student {student.depth}; layers {self.layers} go beyond"

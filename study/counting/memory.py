@@ -26,6 +26,7 @@ FLOAT, TOKEN = 4, 8
 
 NOT_COPIED = {"position embeddings", "segment embeddings", "embedding norm", "block norms", "final norm", "MLM norm"}
 NOT_COPIED |= {"distance bias", "query and key norms", "relative position embeddings", "relative position norm"}
+NOT_COPIED |= {"mask decoder positions"}
 """Components outside matrix products; the token embeddings too if the decoder is untied."""
 
 
@@ -313,6 +314,7 @@ def activation_bytes(architecture: Architecture, step: TrainingStep) -> int:
       that;
     - dropout: two masks of RH per layer and one of NE, of a byte each on CUDA, of the numbers' own size on CPU;
     - the head: M·(aH + 3aE + 8); token ids before and after masking, with positions and labels 16N + 16M;
+    - an enhanced mask decoder: the last layer's once more, but for its input, which both passes read;
     - a pair head: the last layer also at [CLS], so M + B for M there; its input, pooled 2aBH; segments and positions 8N + 8M.
     """
     a, n, embedding = architecture, step.tokens, architecture.summed_width
@@ -330,6 +332,7 @@ def activation_bytes(architecture: Architecture, step: TrainingStep) -> int:
         + mask
         + token_ids
         + layers
+        + _second_pass_activations(a, step)
         + pooled
         + _window_masks(a, step)
         + _relative_activations(a, step)
@@ -430,6 +433,20 @@ def _layer_activations(architecture: Architecture, step: TrainingStep, last: boo
     return normed * _norm_activations(a, h, step) + _attention_activations(a, step, last) + read + sublayers * mask
 
 
+def _second_pass_activations(architecture: Architecture, step: TrainingStep) -> int:
+    """What the second pass of an enhanced mask decoder keeps: as the last layer, whose input and last norm count already."""
+    a, h, n = architecture, architecture.width, step.tokens
+    if not a.enhanced_mask_decoder:
+        return 0
+    again = _layer_activations(a, step, last=True)
+    if a.norm == "pre":
+        again -= n * FLOAT * h + step.masked * _norm_activations(a, h, step)
+    elif step.precision == "fp32":
+        again -= n * step.item * h
+    pairs = TOKEN * step.masked * step.sequence_length if a.relative else 0
+    return again + pairs
+
+
 def _bottleneck_activations(architecture: Architecture, step: TrainingStep, last: bool) -> int:
     """What a layer with a bottleneck keeps beside the inputs of attention and masks."""
     a, h, inner, n, item = architecture, architecture.width, architecture.block_width, step.tokens, step.item
@@ -527,8 +544,9 @@ def model_bytes(architecture: Architecture, precision: WeightFormat = "fp32") ->
     if precision != "int8":
         return itemsize(precision) * count.parameters
     transform, beside = 0 if a.mlm_transform == "none" else a.mlm_width, a.mlm_width - a.table_width
-    rows = transform + a.vocabulary * ((not a.tied_decoder) + (beside > 0))
-    numbers = transform * a.width + a.vocabulary * (beside + (0 if a.tied_decoder else a.table_width))
+    places = a.positions if a.enhanced_mask_decoder else 0
+    rows = transform + places + a.vocabulary * ((not a.tied_decoder) + (beside > 0))
+    numbers = (transform + places) * a.width + a.vocabulary * (beside + (0 if a.tied_decoder else a.table_width))
     if a.pair_head:
         rows, numbers = rows + a.width + 2, numbers + a.width**2 + 2 * a.width
     return encoder_bytes(a, precision) + numbers + FLOAT * (rows + head - numbers)
@@ -712,7 +730,8 @@ def _copied_weights(architecture: Architecture, step: TrainingStep) -> int:
     a = architecture
     decodes = a.tied_decoder and not a.generator_share
     left_out = NOT_COPIED if decodes else NOT_COPIED | {"token embeddings"}
-    unshared = parameters(a.model_copy(update={"layer_groups": None})).components
+    used = {"layer_groups": None, "depth": a.depth + a.enhanced_mask_decoder}
+    unshared = parameters(a.model_copy(update=used)).components
     unshared = tuple(component for component in unshared if not component.name.startswith(OF_GENERATOR))
     return step.item * sum(component.count for component in unshared if component.name not in left_out)
 

@@ -113,6 +113,9 @@ class SequenceFlops:
     With a generator they are those of both encoders, of which the generator has the MLM head and the other a detector at every
     token, 6·(H² + H); the generator counts in `train_flops_6n_non_embedding`, too.
 
+    An enhanced mask decoder adds a pass of the last layer with queries at the masked positions alone, as it runs here; its
+    authors run it at all.
+
     Windowed layers count only pairs within their window, though training here multiplies all and masks some. Disentangled
     attention counts the table's projections for each sequence, as in a batch of one. Rotations, lookups, biases and norms are
     no products.
@@ -144,8 +147,8 @@ def flops_per_sequence(architecture: Architecture, sequence_length: int, predict
     head = _whole(head_weights(a, Letters.numbers(a)))
     pair = _whole(pair_weights(a, Letters.numbers(a)))
     return SequenceFlops(
-        train_flops=6 * (encoder + predictions * head + pair),
-        train_flops_dense_head=6 * (encoder + s * head + pair),
+        train_flops=6 * (encoder + predictions * head + pair + _second_pass(a, s, predictions)),
+        train_flops_dense_head=6 * (encoder + s * head + pair + _second_pass(a, s, s)),
         train_flops_6n=6 * s * count.parameters,
         train_flops_6n_non_embedding=6 * s * count.parameters_non_embedding,
     )
@@ -163,6 +166,22 @@ def _weights_per_token(a: Architecture) -> int:
     x = Letters.numbers(a)
     layer = (attention_weights(a, x), ffn_weights(a, x), bottleneck_weights(a, x))
     return a.depth * _sum(layer) + _sum((projection_weights(a, x), convolution_weights(a, x)))
+
+
+def _second_pass(a: Architecture, length: int, predictions: int) -> int:
+    """Multiply-adds of the last layer's second pass in an enhanced mask decoder: keys of all S tokens, K queries.
+
+    That is 2·S·H² for key and value, K·(2·H² + FFN) for the rest, 2·K·S·H for scores and mixtures, and with R relative
+    positions 2·R·H² for their projections and (S + K)·R·H for their scores.
+    """
+    if not (a.enhanced_mask_decoder and predictions):
+        return 0
+    x, rows = Letters.numbers(a), relative_rows(a, length)
+    products = 2 * length * a.width**2 + predictions * (_sum((attention_weights(a, x), ffn_weights(a, x))) - 2 * a.width**2)
+    windowed = a.attention_window is not None and a.is_local(a.depth - 1)
+    pairs = pairs_within(a.attention_window or 0, length) if windowed else length**2
+    scores = 2 * predictions * pairs * a.width // length
+    return products + scores + 2 * rows * a.width**2 + (length + predictions) * rows * a.width
 
 
 def _attention_products(a: Architecture, length: int) -> int:

@@ -390,12 +390,15 @@ class Block(nn.Module):
         positions_BxK: Int[Tensor, "B K"] | None = None,
         relative: Relative | None = None,
         kept: list[AttentionInputs] | None = None,
+        queries_BxKxH: Float[Tensor, "B K H"] | None = None,
     ) -> Float[Tensor, "B K H"]:
         """Transform the residual stream at every token, or only at some positions, without computing the others.
 
-        At every token the inputs of attention are appended to `kept`, if given.
+        `queries_BxKxH`, if given, are transformed in place of the stream at those positions. At every token the inputs of
+        attention are appended to `kept`, if given.
         """
         at_BxKxH = x_BxSxH if positions_BxK is None else at_positions(x_BxSxH, positions_BxK)
+        at_BxKxH = at_BxKxH if queries_BxKxH is None else queries_BxKxH
         inputs = (x_BxSxH, mask, rotary_2xSxE, positions_BxK, relative, kept)
         at_BxKxH = (  # no name holds what attention gives, so that its memory is free again in the FFN
             at_BxKxH + self.dropout(self._mixed(at_BxKxH, *inputs))
@@ -453,8 +456,10 @@ class BottleneckBlock(Block):
         positions_BxK: Int[Tensor, "B K"] | None = None,
         relative: Relative | None = None,
         kept: list[AttentionInputs] | None = None,
+        queries_BxKxH: Float[Tensor, "B K H"] | None = None,
     ) -> Float[Tensor, "B K H"]:
-        """Transform the residual stream as `Block.forward` does."""
+        """Transform the residual stream as `Block.forward` does, without queries of another's."""
+        assert queries_BxKxH is None, "a bottleneck's queries read the stream alone"
         at_BxKxH = x_BxSxH if positions_BxK is None else at_positions(x_BxSxH, positions_BxK)
         inputs = (x_BxSxH, mask, rotary_2xSxE, positions_BxK, relative, kept)
         narrow_BxKxN = self.attention_norm(self.bottleneck(at_BxKxH), self._mixed(at_BxKxH, *inputs))
@@ -470,7 +475,7 @@ def has_fused_kernels(architecture: Architecture, dropout: float) -> bool:
     a = architecture
     berts = (a.norm, a.norm_kind, a.activation, a.biases) == ("post", "layer", "gelu", "all")
     plain = a.norm_bias and a.norm_epsilon == NORM_EPSILON and a.attention_window is None
-    plain = plain and a.bottleneck_width is None and a.ffn_stack == 1
+    plain = plain and a.bottleneck_width is None and a.ffn_stack == 1 and not a.enhanced_mask_decoder
     return berts and plain and not (a.relative or a.convolution_kernel or a.query_key_norm or dropout)
 
 
@@ -528,17 +533,36 @@ class Encoder(nn.Module):
 
         `attended_BxS` is False at padding; None means no padding.
         """
-        x_BxSxH = self.embeddings(tokens_BxS, segments_BxS, attended_BxS)
         if self.fused is not None and self.training and attended_BxS is None:
+            x_BxSxH = self.embeddings(tokens_BxS, segments_BxS)
             rotary_2xSxE = None if self.rotary_2xPxE is None else self.rotary_2xPxE[:, : tokens_BxS.shape[1]]
             y_BxKxH = self.fused(self._in_order, x_BxSxH, rotary_2xSxE, positions_BxK)
         else:
-            *earlier, (last, (mask, rotary, relative)) = self._layers(tokens_BxS, attended_BxS)
-            embedded_BxSxH = None if self.convolution is None else x_BxSxH
-            for block, seen in earlier:
-                x_BxSxH = self._output(block, seen, x_BxSxH, embedded_BxSxH, attended_BxS)
-                embedded_BxSxH = None
+            x_BxSxH, last, (mask, rotary, relative) = self._up_to_last(tokens_BxS, segments_BxS, attended_BxS)
             y_BxKxH = last(x_BxSxH, mask, rotary, positions_BxK, relative)
+        normed_BxKxH: Tensor = self.final_norm(y_BxKxH)
+        return normed_BxKxH
+
+    def decode(
+        self,
+        offsets_PxH: Float[Tensor, "P H"],
+        tokens_BxS: Int[Tensor, "B S"],
+        segments_BxS: Int[Tensor, "B S"] | None = None,
+        attended_BxS: Bool[Tensor, "B S"] | None = None,
+        positions_BxK: Int[Tensor, "B K"] | None = None,
+    ) -> Float[Tensor, "B K H"]:
+        """The enhanced mask decoder: the last layer twice, at `positions_BxK` or everywhere, with queries that know positions.
+
+        Both passes read keys and values from the stream before the last layer; the first's queries are that stream plus
+        `offsets_PxH` of their positions, the second's what the first gave. Source: He et al. 2021, arXiv:2006.03654, section
+        3.2, and EnhancedMaskDecoder in its code.
+        """
+        x_BxSxH, last, (mask, rotary, relative) = self._up_to_last(tokens_BxS, segments_BxS, attended_BxS)
+        if positions_BxK is None:
+            positions_BxK = torch.arange(tokens_BxS.shape[1], device=tokens_BxS.device).expand_as(tokens_BxS)
+        y_BxKxH = at_positions(x_BxSxH, positions_BxK) + offsets_PxH[positions_BxK].to(x_BxSxH.dtype)
+        for _ in range(2):
+            y_BxKxH = last(x_BxSxH, mask, rotary, positions_BxK, relative, queries_BxKxH=y_BxKxH)
         normed_BxKxH: Tensor = self.final_norm(y_BxKxH)
         return normed_BxKxH
 
@@ -600,6 +624,18 @@ class Encoder(nn.Module):
         if self.convolution is not None and embedded_BxSxH is not None:
             y_BxSxH = self.convolution(embedded_BxSxH, y_BxSxH, attended_BxS)
         return y_BxSxH
+
+    def _up_to_last(
+        self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"] | None, attended_BxS: Bool[Tensor, "B S"] | None
+    ) -> tuple[Float[Tensor, "B S H"], Block, Seen]:
+        """The output of all layers but the last, the last one's block, and what its tokens see."""
+        x_BxSxH = self.embeddings(tokens_BxS, segments_BxS, attended_BxS)
+        *earlier, (last, seen_by_last) = self._layers(tokens_BxS, attended_BxS)
+        embedded_BxSxH = None if self.convolution is None else x_BxSxH
+        for block, seen in earlier:
+            x_BxSxH = self._output(block, seen, x_BxSxH, embedded_BxSxH, attended_BxS)
+            embedded_BxSxH = None
+        return x_BxSxH, last, seen_by_last
 
     def _layers(self, tokens_BxS: Int[Tensor, "B S"], attended_BxS: Bool[Tensor, "B S"] | None) -> Iterator[tuple[Block, Seen]]:
         """Each layer's block, and what its tokens see."""

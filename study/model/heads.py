@@ -27,13 +27,14 @@ class MaskedLanguageModelHead(nn.Module):
     """BERT's MLM head: H → E, GELU, a norm, then the token embedding (tied) or a separate decoder, and a bias.
 
     Without a transform (NeoBERT) the decoder reads the encoder's output. After a transform H → H (MobileBERT) the embedding
-    reads the first E numbers, and columns `beside` it the others.
+    reads the first E numbers, and columns `beside` it the others. `position` is what an enhanced mask decoder adds to queries.
     """
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
         a = architecture
         inner, transforms = a.mlm_width, a.mlm_transform != "none"
+        self.position = nn.Embedding(a.positions, a.width) if a.enhanced_mask_decoder else None
         self.activate = _ACTIVATIONS[a.mlm_activation]
         self.transform = Linear(a.width, inner, bias=a.biased) if transforms else None
         self.norm = norm(a, inner, normalises=True) if transforms else None

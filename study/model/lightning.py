@@ -333,7 +333,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         encoder, teacher, matching = self.model.encoder, self.teacher, self.matching
         if teacher is None or matching is None:
             predicted = () if teacher is None else (teacher.predict(masked, segments_BxS, attended_BxS),)
-            return encoder(masked.tokens, segments_BxS, attended_BxS, positions_BxK), predicted, []
+            return self.model.hidden(masked.tokens, segments_BxS, attended_BxS, positions_BxK), predicted, []
         logits, taught = teacher.observe(masked, matching.of_teacher, segments_BxS, attended_BxS)
         inputs = (masked.tokens, segments_BxS, attended_BxS, matching.of_student, teacher.losses.of_attention)
         output_BxSxH, states = encoder.observe(*inputs)

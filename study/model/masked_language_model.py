@@ -29,6 +29,9 @@ from study.model.layers import initialise, initialise_unit_stream
 PAIR_HEAD = "pair_head."
 """The prefix of the weights of a pair head."""
 
+DECODER_POSITIONS = "head.position."
+"""The prefix of the weights of an enhanced mask decoder."""
+
 ENCODER = "encoder."
 """The prefix of the weights of the encoder."""
 
@@ -91,7 +94,20 @@ class MaskedLanguageModel(nn.Module):
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> Float[Tensor, "B positions V"]:
         """Logits at `positions_BxK`, by default at every position."""
-        return self.logits(self.predictor(tokens_BxS, segments_BxS, attended_BxS, positions_BxK))
+        return self.logits(self.hidden(tokens_BxS, segments_BxS, attended_BxS, positions_BxK))
+
+    def hidden(
+        self,
+        tokens_BxS: Int[Tensor, "B S"],
+        segments_BxS: Int[Tensor, "B S"] | None = None,
+        attended_BxS: Bool[Tensor, "B S"] | None = None,
+        positions_BxK: Int[Tensor, "B K"] | None = None,
+    ) -> Float[Tensor, "B positions H"]:
+        """What the MLM head reads at `positions_BxK`: the output of the encoder, or of its enhanced mask decoder."""
+        if self.head.position is None:
+            hidden: Tensor = self.predictor(tokens_BxS, segments_BxS, attended_BxS, positions_BxK)
+            return hidden
+        return self.predictor.decode(self.head.position.weight, tokens_BxS, segments_BxS, attended_BxS, positions_BxK)
 
     @property
     def encoders(self) -> tuple[Encoder, ...]:
@@ -206,6 +222,8 @@ class TeacherModel:
         output_BxSxH, states = encoder.observe(masked.tokens, self._read(segments_BxS), attended_BxS, layers, attentions)
         if not self.weight:
             return None, states
+        if self.model.architecture.enhanced_mask_decoder:  # its logits are those of a pass of its own
+            return self.predict(masked, segments_BxS, attended_BxS), states
         logits_BxKxV = self.model.logits(at_positions(output_BxSxH, masked.positions))
         return TeacherLogits(logits_BxKxV, self.weight, self.temperature), states
 

@@ -25,6 +25,7 @@ from study.counting.parameters import parameters
 from study.data.hub_corpus import loading
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens
 from study.model.in_transformers import their_config, their_weights, without_mlm_head
+from study.model.masked_language_model import DECODER_POSITIONS
 from study.model.replaced_tokens import generator_state
 from study.model.transformers_classes import TransformersClass, class_for
 from study.scoring.pretrained import Pretrained
@@ -55,8 +56,10 @@ def export(run: Pretrained, folder: Path) -> list[Exported]:
     computes the same, or weights or text of the run are gone.
     """
     _check_empty(folder)
-    architecture = run.config.architecture
-    family, state = class_for(architecture), run.state()
+    architecture, state = run.config.architecture, run.state()
+    if architecture.enhanced_mask_decoder:
+        state = {name: tensor for name, tensor in state.items() if not name.startswith(DECODER_POSITIONS)}
+    family = class_for(architecture.model_copy(update={"enhanced_mask_decoder": False}))
     if (generator := architecture.generator) is None:
         return [_export(run, folder, architecture, family, state)]
     return [
@@ -73,7 +76,8 @@ def _export(
     assert record is not None, "a completed run has a record"
     assert content is not None
     weights = {name: tensor.clone() for name, tensor in their_weights(state, architecture, family).items()}
-    if record.untrained_head:
+    headless = record.untrained_head or architecture.enhanced_mask_decoder
+    if headless:
         weights = without_mlm_head(weights, family)
     files = {
         "README.md": model_card(record, readable_scores([run.folder]), family.name_for(architecture)).encode(),
@@ -88,9 +92,15 @@ def _export(
         write_atomically(folder / name, content)
     lacking = architecture.pair_head and family.pretraining is None
     written = architecture.model_copy(update={"pair_head": architecture.pair_head and not lacking})
-    own = [each.count for each in parameters(written).components if not each.name.startswith(OF_GENERATOR)]
+    own = [
+        each.count
+        for each in parameters(written).components
+        if not each.name.startswith(OF_GENERATOR) and not (headless and each.part == "head")
+    ]
     name = family.name_for(architecture)
     notes = [f"The head for pairs of segments is left out, since {name} has none."] if lacking else []
+    if architecture.enhanced_mask_decoder:
+        notes.append(f"The MLM head is left out, since {name} has no enhanced mask decoder for it to read.")
     if architecture.trigram_embedding:
         notes.append(f"{name} reads [PAD] beside the last token of a padded sequence, and a run here nothing.")
     return Exported(folder, name, sum(own), tuple(notes))

@@ -22,7 +22,7 @@ from study.data.batches import validation_masker
 from study.data.masking import MaskedBatch
 from study.data.prepared import PreparedData
 from study.model.encoder import Block
-from study.model.masked_language_model import PAIR_HEAD, MaskedLanguageModel
+from study.model.masked_language_model import DECODER_POSITIONS, PAIR_HEAD, MaskedLanguageModel
 
 UNEVEN = 0.5
 """The largest deviation, relative to the mean, that `uneven` draws for a weight before centring."""
@@ -89,6 +89,8 @@ def ungrowable(given: Architecture, wanted: Architecture) -> str | None:
             f"has norm_epsilon {given.norm_epsilon:g}, so that every further norm of a new layer in post-norm would shrink the "
             "stream; grow its width alone"
         )
+    if wanted.depth > given.depth and given.enhanced_mask_decoder:
+        return "has enhanced_mask_decoder, which runs the last layer, one without effect if new; grow its width or ffn alone"
     if wanted.depth > given.depth and given.layer_groups is not None:
         return f"has layer_groups {given.layer_groups}; layers that share their weights cannot begin as the identity"
     return None if wanted.width == given.width else _unwidenable(given)
@@ -166,6 +168,8 @@ class _Widening:
         """A parameter by name with copies of its outputs, and shared weights of the copies that it reads."""
         *_, layer, kind = name.split(".")
         layer = kind if kind == "query_value_bias" else layer
+        if name.startswith(DECODER_POSITIONS):
+            return self._copied(tensor, 1, "stream")
         if layer in _TABLES:
             return self._copied(tensor, 1, "table")
         if layer in _ROWS:
@@ -340,7 +344,7 @@ def _factored(weights: dict[str, Tensor], given: Architecture, width: int, batch
     hidden: list[Tensor] = []
     for batch in batches:
         seen_V += torch.bincount(batch.tokens.flatten(), minlength=given.vocabulary)
-        hidden.append(model.encoder(batch.tokens, positions_BxK=batch.positions).flatten(0, 1))
+        hidden.append(model.hidden(batch.tokens, positions_BxK=batch.positions).flatten(0, 1))
     tables = {name: weights[f"{_EMBEDDINGS}{name}.weight"] for name in ("token", "position", "segment") if _has(weights, name)}
     shares = {"token": seen_V / seen_V.sum()}
     if "position" in tables:

@@ -199,6 +199,23 @@ def test_flops_are_those_of_the_live_model(changes: dict[str, Any], batch: int, 
     assert here.get_total_flops() == pytest.approx(train_flops - spared, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    "changes", [DEBERTA, DEBERTA_V3, MODERN | WINDOWS | {"attention_window": 46}, {"position_encoding": "rotary", "depth": 1}]
+)
+def test_flops_of_a_mask_decoder_are_those_of_its_two_passes(changes: dict[str, Any]) -> None:
+    sizes = {"depth": 2, "width": 32, "heads": 4, "ffn": 48, "vocabulary": 97, "positions": 24, "enhanced_mask_decoder": True}
+    architecture = Architecture.parse(sizes | changes)
+    model, tokens = MaskedLanguageModel(architecture), torch.randint(0, 97, (1, 24))
+    flops = flops_per_sequence(architecture, 24, 4)
+    for predictions, expected in (
+        (4, flops.train_flops - 24 * spared_flops_per_token(architecture, 24, 4)),
+        (24, flops.train_flops_dense_head),
+    ):
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            torch.autograd.backward(model(tokens, torch.arange(predictions)[None]).sum())
+        assert counter.get_total_flops() == pytest.approx(expected, rel=1e-12)
+
+
 FAMILIES = [
     "bert-tiny",
     "roberta-base",

@@ -54,6 +54,8 @@ NARROW = MOBILEBERT | {"embedding_width": 32, "bottleneck_width": 32}
 
 SWISH = {"activation": "swiglu", "norm_kind": "rms", "biases": "none"}
 
+DECODED: dict[str, Any] = {"enhanced_mask_decoder": True, "position_encoding": "rotary"}
+
 LOG_BUCKETS = DEBERTA_V3 | {"relative_positions": 256, "relative_reach": 256}
 
 ORDERED: dict[str, Any] = {"distance_bias": "learned", "position_encoding": "rotary", "query_key_norm": True}
@@ -142,6 +144,23 @@ TRAINED = {
     "DeBERTa, bf16": config(
         3, 128, 4, 256, vocabulary=1000, length=64, batch=16, precision="bf16", **DEBERTA | {"relative_positions": 1024}
     ),
+    "DeBERTa with its mask decoder": config(
+        3,
+        128,
+        4,
+        256,
+        vocabulary=1000,
+        length=64,
+        batch=16,
+        **DEBERTA | {"relative_positions": 128, "enhanced_mask_decoder": True},
+    ),
+    "mask decoder, rotary, pre-norm, bf16": config(
+        2, 128, 4, 256, vocabulary=300, length=64, batch=16, precision="bf16", **DECODED | {"norm": "pre"}
+    ),
+    "mask decoder, rotary, bf16, half of all masked": config(
+        2, 128, 4, 256, vocabulary=300, length=64, batch=16, precision="bf16", masking={"rate": 0.5}, **DECODED
+    ),
+    "mask decoder, one layer": config(1, 128, 4, 256, vocabulary=300, length=64, batch=16, **DECODED),
     "DeBERTa v3, products with relative positions": config(3, 128, 4, 256, vocabulary=1000, length=64, batch=16, **LOG_BUCKETS),
     "DeBERTa v3, validation of long sequences": config(2, 64, 4, 64, vocabulary=300, length=256, batch=2, **LOG_BUCKETS),
     "DeBERTa v2 with a convolution": config(
@@ -230,6 +249,7 @@ FAST = {
     "factorised embeddings",
     "windows",
     "Muon, GeGLU, shared layers",
+    "DeBERTa with its mask decoder",
     "replaced tokens",
     "padded documents",
     "validation",

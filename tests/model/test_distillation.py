@@ -199,6 +199,12 @@ def test_layers_are_matched_as_the_literature_matches_them() -> None:
         ({"relations": 1.0, "layers": "3-4"}, {}, {}, "has 3 layers and its student 3; layers 3-4 go beyond"),
         ({"attention": 1.0, "layers": "0-0"}, {}, {}, "has no attention in its embeddings"),
         ({"attention": 1.0}, {"attention_window": 4}, {}, "compare pairs that a window hides"),
+        (
+            {"hidden_mse": 1.0},
+            {"enhanced_mask_decoder": True, "position_encoding": "rotary"},
+            {},
+            "compares layers with its student's, the last of which enhanced_mask_decoder runs otherwise",
+        ),
     ],
 )
 def test_what_does_not_compose_is_said_in_a_sentence(losses: Any, student: Any, teacher: Any, problem: str) -> None:

@@ -17,7 +17,7 @@ from study.model.encoder import FeedForward, at_positions
 from study.model.layers import norm
 from study.model.masked_language_model import MaskedLanguageModel
 from tests.model.test_model import assert_transformers_agrees, randomised, small
-from tests.transformers_models import DEBERTA, DEBERTA_V3, MOBILEBERT, MODERN, NEOBERT, WINDOWS
+from tests.transformers_models import DEBERTA, DEBERTA_V3, MOBILEBERT, MODERN, NEOBERT, WINDOWS, theirs_of
 
 KINDS: dict[str, dict[str, Any]] = {
     "factorised embeddings": {"embedding_width": 8},
@@ -32,6 +32,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "NeoBERT": NEOBERT,
     "DeBERTa": DEBERTA,
     "DeBERTa v3": DEBERTA_V3,
+    "DeBERTa with its mask decoder": DEBERTA | {"enhanced_mask_decoder": True},
+    "a mask decoder in pre-norm, windows, shared layers": MODERN
+    | WINDOWS
+    | {"enhanced_mask_decoder": True, "embedding_norm": False, "layer_groups": 1},
     "MobileBERT": MOBILEBERT,
     "a bottleneck with rotary positions, windows, LayerNorm": {
         "bottleneck_width": 16,
@@ -118,6 +122,47 @@ def test_logits_equal_those_of_transformers(name: str, changes: dict[str, Any], 
     assert_transformers_agrees(model(**changes | more), name)
 
 
+@pytest.mark.parametrize("more", [{}, {"convolution_kernel": 3}, {"relative_reach": "none", "segments": 2}])
+def test_a_mask_decoder_runs_debertas_last_layer_twice_from_queries_that_know_positions(more: dict[str, Any]) -> None:
+    """As EnhancedMaskDecoder of its authors' code does with layers that take queries.
+
+    Those of transformers do in DeBERTa v2; in v1 its product with queries fails.
+    """
+    changes = DEBERTA_V3 | more
+    plain, ours = small(depth=4, **changes), model(enhanced_mask_decoder=True, **changes)
+    state = ours.state_dict()
+    positions_PxH = state.pop("head.position.weight")
+    without = MaskedLanguageModel(plain).eval()
+    without.load_state_dict(state)
+    theirs = theirs_of(without)
+    base: Any = next(theirs.children())
+    embedded = base.embeddings(input_ids=tokens(), token_type_ids=torch.zeros_like(tokens()), mask=torch.ones(3, 24))
+    before = base(tokens(), output_hidden_states=True).hidden_states[-2]
+    seen = base.encoder.get_attention_mask(torch.ones(3, 24))
+    near = {"relative_pos": base.encoder.get_rel_pos(embedded), "rel_embeddings": base.encoder.get_rel_embedding()}
+    query = before + positions_PxH[:24]
+    for _ in range(2):
+        query = base.encoder.layer[-1](before, seen, query_states=query, **near)[0]
+    logits = without.logits(query)
+    torch.testing.assert_close(ours(tokens()), logits, atol=1e-5, rtol=0)
+    assert (ours(tokens()) - without(tokens())).abs().max() > 0.1
+    torch.testing.assert_close(ours.encoder(tokens()), base(tokens()).last_hidden_state, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({}, "does not go with position_encoding learned, whose tokens have absolute positions; leave out one of them"),
+        (DEBERTA | {"pair_head": True}, "does not go with objectives mlm_nsp and mlm_sop"),
+        (DEBERTA | {"generator_share": 0.5}, "does not go with objective rtd"),
+        (MOBILEBERT | {"position_encoding": "rotary"}, "does not go with bottleneck_width 16"),
+    ],
+)
+def test_what_a_mask_decoder_does_not_go_with_is_said(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InputError, match=f"enhanced_mask_decoder {problem}"):
+        model(enhanced_mask_decoder=True, **changes)
+
+
 @pytest.mark.parametrize(
     ("activation", "f"), [("geglu", F.gelu), ("swiglu", F.silu), ("relu", F.relu), ("gelu_tanh", GELU_TANH)]
 )
@@ -156,12 +201,15 @@ def test_every_kind_has_the_properties_of_an_encoder(name: str) -> None:
     positions = torch.tensor([[0, 5], [23, 2], [7, 7]])
     everywhere = encoder(read)
     torch.testing.assert_close(encoder(read, positions_BxK=positions), at_positions(everywhere, positions), atol=1e-5, rtol=0)
+    hidden = ours.hidden(read, positions_BxK=positions)
+    torch.testing.assert_close(hidden, at_positions(ours.hidden(read), positions), atol=1e-5, rtol=0)
     torch.testing.assert_close(encoder.layers(read)[-1], everywhere)
     assert len(encoder.layers(read)) == 5
     attended = (torch.arange(24) < 20).expand(3, -1)
     changed = read.masked_fill(~attended, 3)
-    torch.testing.assert_close(encoder(read, None, attended)[:, :20], encoder(changed, None, attended)[:, :20])
-    torch.autograd.backward(ours.predicted_loss(encoder(read, positions_BxK=positions), torch.full((3, 2), 9)))
+    for states in (encoder, ours.hidden):
+        torch.testing.assert_close(states(read, None, attended)[:, :20], states(changed, None, attended)[:, :20])
+    torch.autograd.backward(ours.predicted_loss(hidden, torch.full((3, 2), 9)))
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in ours.parameters())
 
 
@@ -169,7 +217,7 @@ def test_every_kind_has_the_properties_of_an_encoder(name: str) -> None:
 def test_a_last_layer_at_the_masked_positions_alone_teaches_what_one_at_all_tokens_does(changes: dict[str, Any]) -> None:
     ours = model(**changes).double()
     masked, labels = torch.tensor([[0, 5], [23, 2], [7, 9]]), torch.tensor([[9, 8], [7, 6], [5, 4]])
-    hidden = ours.encoder(tokens(), positions_BxK=masked), at_positions(ours.encoder(tokens()), masked)
+    hidden = ours.hidden(tokens(), positions_BxK=masked), at_positions(ours.hidden(tokens()), masked)
     at_masked, everywhere = (torch.autograd.grad(ours.predicted_loss(each, labels), list(ours.parameters())) for each in hidden)
     torch.testing.assert_close(at_masked, everywhere)
 

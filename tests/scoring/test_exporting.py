@@ -21,12 +21,13 @@ from transformers import (
     AutoTokenizer,
 )
 
+from study.counting.parameters import parameters
 from study.scoring.exporting import export
 from study.scoring.pretrained import Pretrained
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from tests.small import config, trained, write_corpus
-from tests.transformers_models import CLASSES
+from tests.transformers_models import CLASSES, DEBERTA
 
 FAST = ("BertForMaskedLM", "ModernBertForMaskedLM")
 
@@ -187,6 +188,23 @@ def test_an_export_has_a_model_card_and_is_pushed_without_what_names_this_machin
     assert str(place) not in card
     told = study("export", run.path, "--into", tmp_path / "other", "--push", "me/refused")[2]
     assert told.startswith("error: me/refused: cannot be pushed: 401 Unauthorized; log in with `hf auth login`")
+
+
+def test_a_mask_decoder_stays_with_its_run_and_its_encoder_is_exported(study: Any, place: Path, tmp_path: Path) -> None:
+    """It serves pre-training: the run's loss is of a pass that no class has, and its features are of the plain encoder."""
+    run = run_of(place, **DEBERTA | {"enhanced_mask_decoder": True})
+    status, out, err = study("export", run.path, "--into", tmp_path / "new")
+    record = run.record()
+    assert (status, err) == (0, "")
+    assert record is not None
+    told = "The MLM head is left out, since DebertaForMaskedLM has no enhanced mask decoder for it to read."
+    counted = parameters(record.config.architecture).parameters_encoder
+    assert out.startswith(f"{told}\n{counted:,} parameters: ")
+    theirs, report = AutoModel.from_pretrained(tmp_path / "new", output_loading_info=True)
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    tokens = torch.randint(5, 90, (2, 12), generator=torch.Generator().manual_seed(0))
+    encoder = Pretrained(run).masked_language_model().eval().encoder
+    torch.testing.assert_close(theirs.eval()(tokens).last_hidden_state, encoder(tokens), atol=1e-5, rtol=0)
 
 
 def test_what_no_class_of_transformers_computes_is_refused_with_what_each_has(study: Any, place: Path, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ GROWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ModernBERT's": (MODERN, WIDER | {"depth": 4}),
     "ModernBERT's windows": (MODERN | WINDOWS, WIDER | {"depth": 4}),
     "affine norms": ({"norm_kind": "affine", "norm_epsilon": 1e-5}, WIDER | {"depth": 3}),
+    "a mask decoder": ({"enhanced_mask_decoder": True, "position_encoding": "rotary"}, WIDER),
     "NeoBERT's": (NEOBERT, WIDER | {"depth": 4}),
 }
 
@@ -133,6 +134,7 @@ def test_shares_are_drawn_from_the_seed_and_add_up() -> None:
             "has bottleneck_width 8; growth copies blocks of attention and one FFN",
         ),
         ({"ffn_stack": 2}, {"ffn": 45}, "has ffn_stack 2; growth copies"),
+        (DEBERTA | {"enhanced_mask_decoder": True}, {"depth": 3}, "has enhanced_mask_decoder, which runs the last layer"),
         ({"trigram_embedding": True}, WIDER, "has trigram_embedding, whose product reads tables of two widths"),
         ({"embedding_width": 32}, WIDER, "has embedding_width 32, not None; growth changes depth, width, heads and ffn alone"),
     ],
