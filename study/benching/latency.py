@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from study.base.errors import InputError, Problem, shown
 from study.base.machine import cores
-from study.base.quantities import listed, read_shape, read_whole_numbers, seconds_text
+from study.base.quantities import listed, plural, read_shape, read_whole_numbers, seconds_text
 from study.counting.architecture import Architecture, not_of_berts_kind, unbuildable
 from study.counting.latency import UNLIKE_BERT, check_environment, write_table
 from study.counting.memory import Device, WeightFormat
@@ -101,16 +101,26 @@ class LatencyOptions:
         return Timing(self.device, self.threads or cores(), self.seconds)
 
 
-def measure_into(out: Path, options: LatencyOptions, progress: Progress) -> tuple[pd.DataFrame, Path]:
-    """Measure and add the rows to the table under `out`; returns rows and path.
+def measure_into(out: Path, options: LatencyOptions, begin: Callable[[str], Progress]) -> tuple[pd.DataFrame, Path]:
+    """Measure one batch size and length after another, adding each to the table under `out` once done; returns rows and path.
 
-    Raises InputError for bad options before measuring.
+    `begin` takes the name of each and returns what takes its progress. Raises InputError for bad options before measuring.
     """
+    import pandas as pd
+
     cases, timing = options.cases(), options.timing()
     environment = hardware_environment(options.device)
     check_environment(environment, out)
-    rows = measure(cases, timing, progress)
-    return rows, write_table(rows, environment, out)
+    settings: dict[tuple[int, int], list[LatencyCase]] = {}
+    for case in cases:
+        settings.setdefault((case.batch, case.sequence_length), []).append(case)
+    measured: list[pd.DataFrame] = []
+    path = out
+    for (batch, length), at in sorted(settings.items(), key=lambda each: math.prod(each[0])):
+        name = f"{batch} x {length} tokens ({len(measured) + 1} of {len(settings)}), {plural(len(at), 'case')} in turns"
+        measured.append(measure(at, timing, begin(name)))
+        path = write_table(measured[-1], environment, out)
+    return pd.concat(measured), path
 
 
 def latency_cases(
@@ -295,7 +305,7 @@ def latency_summary(rows: pd.DataFrame) -> Table:
     from rich.table import Table
 
     first = rows.iloc[0]
-    title = f"Encoder forward pass, {first['device']}, {first['threads']} threads; seconds a call"
+    title = f"Encoder forward pass, {first['device']}, {plural(int(first['threads']), 'thread')}; seconds a call"
     table = Table(title=title, title_justify="left")
     table.add_column("model")
     table.add_column("precision")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -258,7 +259,8 @@ def shapes(as_json: bool, **options: Any) -> None:
 def latency(into: Path, as_json: bool, **options: Any) -> None:
     """Time the forward pass of encoders on this machine.
 
-    The times go into the table that `study shapes` and the plots read.
+    The times go into the table that `study shapes` and the plots read: those of a batch size and length once all encoders have
+    had them, so that one stopped halfway keeps what it finished. Expect --seconds for each case, more for large ones.
     """
     rest_at_barriers()
     from rich.console import Console
@@ -271,9 +273,13 @@ def latency(into: Path, as_json: bool, **options: Any) -> None:
     with Progress(
         *Progress.get_default_columns()[:-1], TimeRemainingColumn(), console=Console(stderr=True), transient=True
     ) as progress:
-        task = progress.add_task("warming up", total=1.0)
-        requested = LatencyOptions(**options)
-        rows, path = measure_into(into, requested, lambda share: progress.update(task, completed=share, description="timing"))
+
+        def begin(name: str) -> Callable[[float], None]:
+            progress.console.print(name)
+            task = progress.add_task("timing", total=1.0)
+            return lambda share: progress.update(task, completed=share, visible=share < 1)
+
+        rows, path = measure_into(into, LatencyOptions(**options), begin)
     parameters_against_latency.write(path)
     if as_json:
         echo(json.dumps({"table": str(path), "rows": rows.to_dict("records")}, indent=1))

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from study.base.errors import InputError
 from study.benching import latency as measuring
 from study.benching.latency import (
+    LatencyCase,
     LatencyOptions,
     Timing,
     disturbance,
@@ -235,6 +236,30 @@ def test_the_command_measures_writes_and_draws(tmp_path: Path) -> None:
         "parameters_against_latency.svg",
     }
     assert set(KEY) <= set(read_table(folder).columns)
+
+
+def test_what_is_measured_before_a_stop_is_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch sizes and lengths are timed from the smallest on, and each is named when it begins."""
+    options = ["--shapes", TINY, "--batch", "2,1", "--sequence-length", "16,8", "--vocabulary", "50", "--positions", "16"]
+    options += ["--threads", "1", "--seconds", "0.01", "--into", str(tmp_path)]
+    real = measuring.measure
+
+    def stopped(cases: list[LatencyCase], *more: Any) -> pd.DataFrame:
+        if cases[0].batch == 2 and cases[0].sequence_length == 16:
+            raise KeyboardInterrupt
+        return real(cases, *more)
+
+    monkeypatch.setattr(measuring, "measure", stopped)
+    result = CliRunner().invoke(commands, ["latency", *options])
+    assert result.exit_code != 0
+    assert [line.partition(",")[0] for line in result.stderr.splitlines() if "tokens" in line] == [
+        "1 x 8 tokens (1 of 4)",
+        "2 x 8 tokens (2 of 4)",
+        "1 x 16 tokens (3 of 4)",
+        "2 x 16 tokens (4 of 4)",
+    ]
+    kept = read_table(tmp_path)
+    assert sorted(zip(kept["batch"], kept["sequence_length"], strict=True)) == [(1, 8)] * 2 + [(1, 16)] * 2 + [(2, 8)] * 2
 
 
 def test_a_machine_that_others_use_is_noticed() -> None:
