@@ -50,8 +50,9 @@ class MaskedLanguageModelHead(nn.Module):
         read, weight_VxE = self.transformed(hidden), self._decoder(token_embedding_VxE)
         if self.beside is None:
             return multiply(read, weight_VxE, self.bias)
-        logits = multiply(read[..., : weight_VxE.shape[1]], weight_VxE, self.bias)
-        return logits.add_(self.beside(read[..., weight_VxE.shape[1] :]))
+        rows = read.flatten(0, -2)  # of a view of its product torch could add nothing in place
+        logits = multiply(rows[:, : weight_VxE.shape[1]], weight_VxE, self.bias)
+        return logits.add_(self.beside(rows[:, weight_VxE.shape[1] :])).view(*read.shape[:-1], -1)
 
     def transformed(self, hidden: Float[Tensor, "*positions H"]) -> Float[Tensor, "*positions inner"]:
         """The decoder's input."""

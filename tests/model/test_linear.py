@@ -21,6 +21,8 @@ from study.model.masked_language_model import MaskedLanguageModel
 from study.running.launch import plan
 from study.training import execution
 from study.training.execution import Execution, resolve_kernels
+from tests.model.test_model import randomised, small
+from tests.model.test_model_successors import KINDS
 from tests.small import config, losses, stop_after, trained, write_corpus
 from tests.sweeps import sweep
 from tests.transformers_models import theirs_of
@@ -158,6 +160,24 @@ def test_a_model_multiplies_everything_through_onednn_and_stays_berts(tied: bool
     assert all(torch.equal(plain[name], value) for name, value in model.state_dict().items())
     first = torch.zeros(2, 1, dtype=torch.long)
     torch.testing.assert_close(model.encoder(tokens, positions_BxK=first), model.encoder(tokens)[:, :1], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("changes", [{}, *KINDS.values()], ids=["BERT", *KINDS])
+def test_every_kind_learns_through_onednn_what_it_does_without(changes: dict[str, Any], of_any_size: list[Any]) -> None:
+    model = randomised(MaskedLanguageModel(small(depth=4, **changes)))
+    tokens = torch.randint(5, 97, (3, 24), generator=torch.Generator().manual_seed(1))
+    masked, labels = torch.tensor([[0, 5], [23, 2], [7, 9]]), torch.tensor([[9, 8], [7, 6], [5, 4]])
+
+    def gradients() -> tuple[torch.Tensor, ...]:
+        loss = model.predicted_loss(model.hidden(tokens, positions_BxK=masked), labels)
+        return torch.autograd.grad(loss, list(model.parameters()))
+
+    plain = gradients()
+    assert not of_any_size
+    multiply_through_onednn(model)
+    for one, other in zip(gradients(), plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    assert of_any_size
 
 
 def test_parity_with_transformers_holds_through_onednn(of_any_size: list[Any]) -> None:
