@@ -77,6 +77,8 @@ def step_times(
 ) -> StepTimes:
     """The time of a step on a slot by the records of a sweep, else by those of `others`.
 
+    `others` join too where the sweep's own runs are too similar to tell what a step costs beside its FLOPs, such as its
+    smallest alone, and theirs are not.
     Only runs on the same kind of device count, preferably in this precision (None: unknown), and of these the ones with the
     same share of the devices. Without any, a GPU or core is taken to do the same work however many runs share it: time on a
     slot = time then · share then ÷ share now. A step that no run took is timed by least squares of relative errors over the
@@ -88,6 +90,8 @@ def step_times(
     """
     of_own, of_others = ([timed for record in records if (timed := _timed(record, slot))] for records in (own, others))
     used, where = (of_own, "of this sweep") if of_own else (of_others, "of other sweeps here")
+    if of_own and not _spread(of_own) and _spread([*of_own, *of_others]):
+        used, where = [*of_own, *of_others], "of this sweep and others here"
     share = _share(slot, len(slot.indices), slot.threads, slot.sharing)
     if not used:
         rate = share.amount * ASSUMED_FLOPS_PER_SECOND[slot.device]
@@ -109,6 +113,12 @@ def step_times(
     measured = {work: seconds for work, (_, seconds) in zip(scaled, steps, strict=True)}
     start = median(timed.start_seconds for timed in used)
     return StepTimes(measured, overhead, rate, start, f"{_words(overhead, rate)}, {source}")
+
+
+def _spread(timed: Sequence[_Timed]) -> bool:
+    """Whether steps differ enough in FLOPs to separate overhead from rate."""
+    flops = [each.flops for each in timed]
+    return max(flops) >= LEAST_SPREAD * min(flops)
 
 
 def _timed(record: RunRecord, slot: Slot) -> _Timed | None:

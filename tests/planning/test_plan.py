@@ -433,6 +433,25 @@ def test_a_model_is_billed_by_its_own_runs_and_another_by_what_a_step_costs_besi
     assert slow.rows[1].expected_seconds == pytest.approx(7.0 * middle.steps)
 
 
+def test_a_sweep_whose_smallest_runs_alone_have_ended_is_billed_with_those_of_others() -> None:
+    """Steps of 10 ms beside 1e9 FLOP/s: by the rate of the smallest alone, the largest would take far longer than it does."""
+    spec = sweep(shapes={"grid": {"depth": [1], "width": [16, 256], "ffn": [64]}})
+    small, large = (cell.config for cell in cells(spec))
+    elsewhere = [cell.config for cell in cells(sweep(shapes={"grid": {"depth": [1], "width": [32, 128], "ffn": [64]}}))]
+
+    def seconds(config: RunConfig) -> float:
+        return config.steps * (0.01 + flops_that_run(config) * config.recipe.batch_tokens / 1e9)
+
+    def after(config: RunConfig) -> RunRecord:
+        return ended(config, environment=environment().model_dump(), wall_seconds=seconds(config))
+
+    paid = estimate_cost(Plan(spec, [after(small)]), [CORE], others=map(after, elsewhere))
+    assert [row.expected_seconds for row in paid.rows] == pytest.approx([seconds(small), seconds(large)])
+    assert paid.basis == "1e+09 FLOP/s a slot and 10 ms a step, by 3 earlier runs of this sweep and others here"
+    alone = estimate_cost(Plan(spec, [after(small)]), [CORE])
+    assert alone.rows[1].expected_seconds > 2 * seconds(large)
+
+
 def test_building_kernels_is_billed_once_a_run_and_not_every_step() -> None:
     spec = sweep()
     (small, large) = (cell.config for cell in cells(spec))
