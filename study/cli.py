@@ -44,11 +44,15 @@ INTERRUPTED_EXIT = 130
 MOST_REPORTED = 20
 """At most so many problems are reported."""
 
-FOLDER_ERRORS = (
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOLCK),
-    *(errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP),
-)
-"""Errors of a folder that is unwritable, unlockable, full or a file, or of a path that leads nowhere.
+REMEDIES = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "change its permissions, or work on a copy in a folder of your own"),
+    errno.EROFS: "work on a copy in a folder that can be written",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space there, and run the command again"),
+    **dict.fromkeys((errno.EFBIG, errno.ENOLCK), "use another file system"),
+    **dict.fromkeys((errno.EEXIST, errno.EISDIR, errno.ENOTDIR), "move it away, or give another path"),
+    **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP), "give another path"),
+}
+"""What helps where a folder is unwritable, unlockable, full or a file, or a path leads nowhere.
 
 Any other system error is shown whole.
 """
@@ -77,9 +81,10 @@ def _run() -> None:
     except OSError as error:
         if (lost := _lost_words()) is not None:
             _end(1, *([] if lost.errno == errno.EPIPE else [f"error: standard output: {lost.strerror}"]))
-        if error.errno not in FOLDER_ERRORS or error.filename is None:
+        remedy = REMEDIES.get(error.errno or 0)
+        if remedy is None or error.filename is None:
             raise
-        _end(2, f"error: {error.filename}: {error.strerror}")
+        _end(2, printable(f"error: {error.filename}: {error.strerror}; {remedy}"))
     except ModuleNotFoundError as error:
         package = (error.name or "study").partition(".")[0]
         if find_spec(package) is not None:

@@ -788,7 +788,7 @@ def test_a_full_disk_is_told_with_the_file(arguments: list[str], file: str, here
     folder.launching.lock_file.touch()
     with files_of_at_most(0):
         messages = refusal.of(*arguments)
-    assert one(messages) == f"results/x/{file}: {os.strerror(errno.EFBIG)}"
+    assert one(messages) == f"results/x/{file}: {os.strerror(errno.EFBIG)}; use another file system"
 
 
 @pytest.mark.parametrize(
@@ -884,13 +884,13 @@ def test_a_file_is_no_folder_to_write_into(arguments: list[object], here: Path, 
 @pytest.mark.parametrize("arguments", [["status"], ["stop"], ["frontier"], ["params"], ["exclude", "--reason", "why"]])
 def test_a_name_that_no_file_can_have_is_told(arguments: list[str], here: Path, refusal: Refusal) -> None:
     command, *options = arguments
-    assert one(refusal.of(command, "x" * 300, *options)).endswith(": File name too long")
+    assert one(refusal.of(command, "x" * 300, *options)).endswith(": File name too long; give another path")
 
 
 def test_a_folder_in_the_place_of_a_file_is_told(here: Path, refusal: Refusal) -> None:
     folder = sweep_folder(Path("results/x"))
     folder.ledger_file.mkdir()
-    assert one(refusal.of("report", folder.path)) == f"{folder.ledger_file}: Is a directory"
+    assert one(refusal.of("report", folder.path)) == f"{folder.ledger_file}: Is a directory; move it away, or give another path"
 
 
 def test_a_folder_under_a_file_is_told(here: Path, refusal: Refusal) -> None:

@@ -354,7 +354,8 @@ def test_a_folder_that_cannot_be_written_is_named(study: Any, tmp_path: Path, mo
     monkeypatch.setattr(SweepFolder, "write_ledger", full)
     status, _, errors = study("report", sweep_folder(tmp_path / "s").path)
     assert status == 2
-    assert errors == f"error: {tmp_path / 'ledger.csv'}: No space left on device\n"
+    remedy = "free some space there, and run the command again"
+    assert errors == f"error: {tmp_path / 'ledger.csv'}: No space left on device; {remedy}\n"
 
 
 def test_closed_streams_lead_nowhere() -> None:

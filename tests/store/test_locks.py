@@ -15,7 +15,7 @@ import pytest
 
 from study.base import durable_files
 from study.base.errors import InputError
-from study.cli import FOLDER_ERRORS
+from study.cli import REMEDIES
 from study.data.cache import open_entry
 from study.running.status import status
 from study.running.steering import stop
@@ -128,7 +128,7 @@ def test_a_file_system_that_has_run_out_of_locks_is_told_as_such(tmp_path: Path,
         held(sweep_folder(tmp_path / "s").launching).__enter__()
     with pytest.raises(OSError, match=r"entry\.lock") as told:
         open_entry(tmp_path / "entry", lambda _: {})
-    assert told.value.errno in FOLDER_ERRORS, "no traceback"
+    assert told.value.errno in REMEDIES, "no traceback"
 
 
 @pytest.mark.usefixtures("without_flock")
