@@ -54,6 +54,8 @@ class Architecture(Strict):
     - `norm_kind`: LayerNorm, RMSNorm, or MobileBERT's affine map without normalising, beside which the MLM head has a
       LayerNorm. `norm_epsilon`: added to a variance or
       mean square. `embedding_norm`: in pre-norm, one after the embeddings that replaces the first block's (ModernBERT).
+    - `token_dropout`: the id of the mask piece, whose embedding is left out, and the others multiplied by 0.88 ÷ (1 − share of
+      masks), as if every sequence had 12% of masks (ESM-2, Lin et al. 2022, doi:10.1101/2022.07.20.500902, and its code).
     - `position_encoding`: `learned` adds P rows; `rotary` rotates queries and keys by angles that grow with the position,
       without parameters (RoFormer, arXiv:2104.09864; ESM-2, ModernBERT); `disentangled` has a table of R relative positions
       with its own projections (DeBERTa, arXiv:2006.03654), 2P of them if R is left out; `disentangled_shared` uses the
@@ -92,6 +94,7 @@ class Architecture(Strict):
     tied_decoder: bool = True
     embedding_width: Count | None = None
     trigram_embedding: bool = False
+    token_dropout: Index | None = None
     bottleneck_width: Count | None = None
     ffn_stack: Count = 1
     layer_groups: Count | None = None
@@ -123,6 +126,7 @@ class Architecture(Strict):
 
     @field_validator(
         "embedding_width",
+        "token_dropout",
         "bottleneck_width",
         "layer_groups",
         "embedding_norm",
@@ -153,6 +157,14 @@ class Architecture(Strict):
         if info.field_name == "layer_groups" and value is not None and most is not None and value > most:
             raise ValueError(f"groups of layers exceed depth {most}")
         return None if value == most else value
+
+    @field_validator("token_dropout")
+    @classmethod
+    def _mask_is_a_piece(cls, mask: int | None, info: ValidationInfo) -> int | None:
+        vocabulary = info.data.get("vocabulary")
+        if mask is not None and vocabulary is not None and mask >= vocabulary:
+            raise ValueError(f"is no id of {vocabulary} pieces; give that of the mask piece, at most {vocabulary - 1}")
+        return mask
 
     @field_validator("bottleneck_width")
     @classmethod
@@ -381,6 +393,9 @@ def unbuildable(architecture: Architecture) -> str | None:
             return f"{name} {value} can be counted but not trained or timed; build it with {name} {built}"
     if problem := _unbuildable_bottleneck(architecture) or _unbuildable_decoder(architecture):
         return problem
+    if architecture.token_dropout is not None and architecture.segments:
+        scaled = f"token_dropout {architecture.token_dropout} scales tokens as ESM-2 does"
+        return f"{scaled}, which has no segments; set segments 0"
     if architecture.skips_first_norm and architecture.layer_groups is not None:
         groups = f"layer_groups {architecture.layer_groups}"
         return f"embedding_norm True replaces the first layer's norm, which {groups} would share; leave out one of them"

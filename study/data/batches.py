@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from study.base.errors import InputError
 from study.base.randomness import Stream, stream_seed
 from study.config.run_config import RunConfig
 from study.data.masked_words import MaskedWords, masked_words
@@ -161,8 +162,14 @@ def _validation_pairs(config: RunConfig, prepared: PreparedData, masker: Masker)
 
 
 def validation_masker(config: RunConfig, prepared: PreparedData) -> Masker:
-    """Return the masker for a run's validation."""
-    special, vocabulary = prepared.special, config.architecture.vocabulary
+    """Return the masker for a run's validation.
+
+    Raises InputError if the encoder leaves out another piece than the tokeniser's mask.
+    """
+    special, vocabulary, dropped = prepared.special, config.architecture.vocabulary, config.architecture.token_dropout
+    if dropped not in (None, special.mask):
+        why = f"{dropped} is not the id of the tokeniser's mask piece; give {special.mask}, or leave it out"
+        raise InputError.at("architecture.token_dropout", why)
     return Masker(config.masking, config.validation_predictions, special.mask, special.all, vocabulary)
 
 

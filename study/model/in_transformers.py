@@ -68,6 +68,8 @@ def their_config(
         values = {name: value for name, value in values.items() if name not in own} | {"legacy": True}
         values |= {"max_relative_positions": a.relative_reach or a.relative_positions // 2}
         values |= {"position_buckets": a.relative_positions // 2 if a.relative_reach else -1}
+    if "token_dropout" in family.fields:
+        values["token_dropout"] = a.token_dropout is not None  # of the piece `mask_token_id`
     if "attention_window" in family.fields.values():
         values["layer_types"] = [_LAYER_TYPES[a.is_local(layer)] for layer in range(a.depth)]
     if a.segments and not family.has_segments:
@@ -157,6 +159,9 @@ def _with_defaults(config: Mapping[str, Any], family: TransformersClass) -> dict
             return _with_windows(given)
         case "deberta" | "deberta-v2":
             return _with_relative_positions(given, family)
+        case "esm":
+            dropping = given.get("token_dropout", False)
+            return given | {"token_dropout": given.get("mask_token_id", dropping) if dropping else None}
         case "neobert" if isinstance(inner := given.get("intermediate_size"), int):
             given["intermediate_size"] = _EIGHT * -(-(2 * inner // 3) // _EIGHT)
     return given

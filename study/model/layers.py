@@ -36,6 +36,9 @@ ALIGNED = 8
 NORM_EPSILON = 1e-12
 """BERT's epsilon, that of the kernels."""
 
+MASKS_IN_TRAINING = 0.15 * 0.8
+"""The share of masks in the sequences that ESM-2 was trained on."""
+
 DRAWS = 2**16
 """The values of a draw on a CPU: a quarter of a random 64-bit word."""
 
@@ -264,7 +267,7 @@ class Embeddings(nn.Module):
         super().__init__()
         a = architecture
         width = a.summed_width
-        self.pre_norm, self.trigrams = a.norm == "pre", a.trigram_embedding
+        self.pre_norm, self.trigrams, self.dropped = a.norm == "pre", a.trigram_embedding, a.token_dropout
         self._of = None if of is None else (of,)  # torch would list the weights of a bare module
         if of is None:
             self.token = nn.Embedding(a.vocabulary, a.table_width)
@@ -284,6 +287,8 @@ class Embeddings(nn.Module):
         """Embed tokens; without `segments_BxS` all belong to segment 0."""
         tables = self if self._of is None else self._of[0]
         embedded_BxSxD: Tensor = tables.token(tokens_BxS)
+        if self.dropped is not None:
+            embedded_BxSxD = without_masks(embedded_BxSxD, tokens_BxS == self.dropped, attended_BxS)
         if self.trigrams and self.projection is not None:
             embedded_BxSxD = self.projection(trigrams(embedded_BxSxD, attended_BxS))
         offsets: list[Tensor] = []  # equal for all sequences; summed before broadcasting
@@ -299,6 +304,15 @@ class Embeddings(nn.Module):
         last = None if self.trigrams else self.projection
         stream_BxSxH: Tensor = normed_BxSxD if last is None else last(normed_BxSxD)
         return stream_BxSxH.to(embedded_BxSxD.dtype if self.pre_norm else normed_BxSxD.dtype)
+
+
+def without_masks(
+    x_BxSxD: Float[Tensor, "B S D"], masks_BxS: Bool[Tensor, "B S"], attended_BxS: Bool[Tensor, "B S"] | None
+) -> Float[Tensor, "B S D"]:
+    """Zeros at masks, and elsewhere x · (1 − MASKS_IN_TRAINING) ÷ (1 − share of masks among the attended tokens)."""
+    length_B = masks_BxS.shape[1] if attended_BxS is None else attended_BxS.sum(1)
+    scale_B = (1 - MASKS_IN_TRAINING) / (1 - masks_BxS.sum(1) / length_B)
+    return x_BxSxD.masked_fill(masks_BxS[..., None], 0.0) * scale_B[:, None, None].to(x_BxSxD.dtype)
 
 
 def trigrams(x_BxSxE: Float[Tensor, "B S E"], attended_BxS: Bool[Tensor, "B S"] | None) -> Float[Tensor, "B S 3*E"]:

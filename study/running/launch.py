@@ -24,6 +24,7 @@ from study.config.run_config import RunConfig, TokenizerVariant
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep
 from study.config.sweep_files import TRAINED_RUNS
 from study.counting.memory import AskedPrecision, Device, Precision
+from study.data.batches import validation_masker
 from study.data.corpora import skipped_files_note
 from study.data.hub_corpus import PREFIX
 from study.data.prepared import PreparedData, check_files, fingerprints, known_overlap_share, prepare, unread_at_first
@@ -197,6 +198,13 @@ def another_question(folder: SweepFolder, spec: Sweep) -> str | None:
     return f"{folder.path} held another question, {before.question!r}; to keep both, give this sweep a name of its own"
 
 
+def _check_token_dropout(planned: Plan, prepared: Mapping[TokenizerVariant, PreparedData]) -> None:
+    """Raise InputError where an encoder leaves out another piece than the tokeniser's mask."""
+    for run in planned.first_runs:
+        if run.architecture.token_dropout is not None:
+            validation_masker(run, prepared[run.data.tokenizer.variant])
+
+
 def _check_unique_tokens(planned: Plan, prepared: Mapping[TokenizerVariant, PreparedData]) -> None:
     """Raise InputError where a run is to read more text than there is."""
     for run in planned.first_runs:
@@ -282,6 +290,7 @@ def launched(
                 planned = replace(planned, texts=texts)
             _check_trained_runs(planned, folder, prepared)
             _check_unique_tokens(planned, prepared)
+            _check_token_dropout(planned, prepared)
         first = next(iter(prepared.values()))
         for note in (*_notes_on_tokens(planned, prepared), *_notes_on_text(planned, first), *_notes_on_tasks(spec, prepared)):
             say(console, note)

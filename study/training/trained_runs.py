@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+import torch
 from torch import Tensor
 
 from study.base.durable_files import is_there
@@ -27,6 +28,7 @@ from study.training.reshaping import grown, shrunk, ungrowable, unshrinkable
 SHRINKING = ("depth", "ffn", "embedding_width")
 """The sizes in which a run may be smaller than the one that it starts from."""
 
+_SEGMENTS = "encoder.embeddings.segment.weight"
 _BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.(.+)")
 
 
@@ -45,8 +47,15 @@ def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Ten
     layers, weights = kept_layers(given.depth, wanted.depth, init_from.keep), trained_weights(folder)
     if given.generator != wanted.generator:
         weights = {name: tensor for name, tensor in weights.items() if name.startswith(ENCODER)}
-    cut_off = cut(weights, layers)
-    return shrunk(cut_off, given.model_copy(update={"depth": wanted.depth}), config, prepared)
+    given = given.model_copy(update={"depth": wanted.depth, "segments": wanted.segments})
+    return shrunk(_with_segments(cut(weights, layers), given), given, config, prepared)
+
+
+def _with_segments(weights: dict[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
+    """The weights of an encoder, whose embeddings of segments are zeros if it had none, so that it computes the same."""
+    if not architecture.segments or _SEGMENTS in weights:
+        return weights
+    return weights | {_SEGMENTS: torch.zeros(architecture.segments, architecture.summed_width)}
 
 
 def load_teacher(config: RunConfig, prepared: PreparedData) -> TeacherModel | None:
@@ -69,9 +78,10 @@ def check_trained_runs(
     """Raise InputError with every distinct reason why starts and teachers of these runs are unusable.
 
     Both must have completed with the run's tokeniser, from the same text or file, compared only if the data is prepared. A
-    start needs the run's architecture with at least as many layers and neurons, and tables at least as wide, or one that can
-    grow into it, unless the run's key is in `begun`. A teacher needs the run's vocabulary and enough positions, and layers that
-    fit the losses between layers. Runs that are `planned`, by id, need not have completed.
+    start needs the run's architecture with at least as many layers and neurons, and tables at least as wide, perhaps
+    without segments, or one that can grow into it, unless the run's key is in `begun`. A teacher needs the run's vocabulary
+    and enough positions, and layers that fit the losses between layers. Runs that are `planned`, by id, need not have
+    completed.
     """
     problems: dict[str, Problem] = {}
     for config in configs:
@@ -157,6 +167,7 @@ def _unfit_start(given: Architecture, wanted: Architecture, init_from: InitFrom)
         return "cannot grow or get narrower tables from or into objective rtd; start at its width and embedding_width"
     if init_from.grow is not None:
         return ungrowable(given, wanted)
+    given = given if given.segments else given.model_copy(update={"segments": wanted.segments})
     sizes = [name for name in Architecture.model_fields if name not in (*NOT_IN_MLM, *SHRINKING)]
     if differ := [name for name in sizes if getattr(given, name) != getattr(wanted, name)]:
         differences = ", ".join(f"{name} {getattr(given, name)}, not {getattr(wanted, name)}" for name in differ)

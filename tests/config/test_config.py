@@ -152,7 +152,7 @@ def test_every_knob_is_known_to_move_numbers_or_not_to() -> None:
     with_another = {"architecture.embedding_norm", "architecture.distance_bias_reach"}  # pre-norm, and a learned bias
     with_another |= {"architecture.global_attention_every", "architecture.local_rotary_theta"}  # a window
     with_another |= {"architecture.relative_positions", "architecture.relative_reach"}  # disentangled attention
-    with_another |= {"architecture.enhanced_mask_decoder"}  # no absolute positions
+    with_another |= {"architecture.enhanced_mask_decoder", "architecture.token_dropout"}  # no positions, or segments, in tables
     with_another |= {"recipe.weights"}  # a run of no steps
     assert set(knobs(RunConfig)) - of_the_data - other_units - only_counted - with_another == set(OTHER_VALUES)
 

@@ -60,6 +60,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "a learned bias that layers share": {"distance_bias": "learned", "layer_groups": 2, "position_encoding": "none"},
     "ALiBi": {"distance_bias": "alibi", "position_encoding": "none"},
     "normed queries and keys": {"query_key_norm": True},
+    "embeddings without masks": {"token_dropout": 7, "embedding_width": 8, "segments": 0},
     "all that finds order": {
         "distance_bias": "learned",
         "position_encoding": "rotary",
@@ -120,6 +121,16 @@ def tokens() -> Tensor:
 )
 def test_logits_equal_those_of_transformers(name: str, changes: dict[str, Any], more: dict[str, Any]) -> None:
     assert_transformers_agrees(model(**changes | more), name)
+
+
+def test_embeddings_without_masks_are_those_of_esm() -> None:
+    """Of sequences with masks: test_importing_families."""
+    ours = model(norm="pre", position_encoding="rotary", token_dropout=4, segments=0)
+    assert_transformers_agrees(ours, "EsmForMaskedLM")
+    with pytest.raises(InputError, match="token_dropout 4 scales tokens as ESM-2 does, which has no segments; set segments 0"):
+        model(token_dropout=4)
+    with pytest.raises(InputError, match=r"token_dropout: 97 is no id of 97 pieces; give that of the mask piece, at most 96"):
+        small(token_dropout=97, segments=0)
 
 
 @pytest.mark.parametrize("more", [{}, {"convolution_kernel": 3}, {"relative_reach": "none", "segments": 2}])

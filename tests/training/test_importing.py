@@ -14,9 +14,10 @@ import torch
 import transformers
 import yaml
 from tokenizers import Tokenizer
-from transformers import BertConfig, BertForMaskedLM, PreTrainedModel
+from transformers import BertConfig, BertForMaskedLM, DistilBertConfig, DistilBertForMaskedLM, PreTrainedModel
 
 from study.base.errors import InputError
+from study.data.prepared import prepare
 from study.data.tokenizing import SPECIAL_PIECES, bert_tokenizer
 from study.model.in_transformers import our_architecture, our_weights
 from study.model.masked_language_model import MaskedLanguageModel
@@ -28,6 +29,7 @@ from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.training.execution import Execution
 from study.training.importing import import_encoder, to_text
+from study.training.trained_runs import starting_weights
 from tests.small import config, run_folder, trained, write_corpus
 from tests.sweeps import write_sweep
 from tests.transformers_models import CLASSES
@@ -123,6 +125,63 @@ def test_a_model_of_transformers_predicts_as_it_did(study: Any, place: Path, tmp
     (tmp_path / "texts.txt").write_text("kame gila\nnome\n")
     status, out, err = study("features", run.path, tmp_path / "texts.txt", "--layer", 1)
     assert (status, "2 embeddings of width 16" in out) == (0, True), err
+
+
+def distilbert_of(folder: Path) -> Path:
+    """A DistilBERT of two layers with the tokeniser of the BERT in a folder."""
+    settings = DistilBertConfig(vocab_size=200, dim=16, n_layers=2, n_heads=2, hidden_dim=32, max_position_embeddings=24)
+    torch.manual_seed(1)
+    DistilBertForMaskedLM(settings).save_pretrained(folder / "distilbert")
+    (folder / "distilbert" / "tokenizer.json").write_bytes((folder / "bert" / "tokenizer.json").read_bytes())
+    return folder / "distilbert"
+
+
+def test_a_run_without_segments_starts_one_that_has_some_and_predicts_as_it_did(place: Path, tmp_path: Path) -> None:
+    saved(place, tmp_path / "bert")
+    theirs = imported(place, distilbert_of(tmp_path), tmp_path / "distilbert-run")
+    own = theirs.config()
+    recipe = own.recipe.model_copy(update={"start": str(theirs.path)})
+    started = own.model_copy(update={"architecture": own.architecture.model_copy(update={"segments": 2}), "recipe": recipe})
+    weights = starting_weights(started, prepare(own.data))
+    assert weights is not None
+    assert torch.equal(weights["encoder.embeddings.segment.weight"], torch.zeros(2, 16))
+    model, tokens = MaskedLanguageModel(started.architecture), torch.randint(0, 200, (3, 12))
+    model.load_state_dict(weights)
+    torch.testing.assert_close(model.eval()(tokens), Pretrained(theirs).masked_language_model().eval()(tokens))
+
+
+@pytest.mark.slow
+def test_half_of_bert_beside_distilbert_is_one_sweep_file(study: Any, place: Path, tmp_path: Path) -> None:
+    """DistilBERT has no segments: it starts a run that has some, and predicts as it did."""
+    bert = imported(place, saved(place, tmp_path / "bert", num_hidden_layers=4), tmp_path / "results" / "bert")
+    distilbert = imported(place, distilbert_of(tmp_path), tmp_path / "results" / "distilbert")
+    sweep = {
+        "question": "Do two of BERT's four layers serve as DistilBERT does?",
+        "data": {
+            "corpus": str(place / "text.txt"),
+            "tokenizer": {"kind": "file", "path": str(tmp_path / "results" / "bert" / "tokenizer.json"), "vocabulary": 200},
+            "sequence_length": 16,
+            "validation_sequences": 32,
+        },
+        "base": {"architecture": {"positions": 24}},
+        "shapes": {"list": [{"depth": 2, "width": 16, "heads": 2, "ffn": 32}]},
+        "budgets": {"steps": [0]},
+        "vary": {"recipe.start": [f"{bert.path}:0,3", str(bert.path), str(distilbert.path)]},
+    }
+    file = tmp_path / "half.yaml"
+    file.write_text(yaml.safe_dump(sweep, sort_keys=False))
+    status, _, err = study("launch", file, "--results", tmp_path / "results", "--no-wandb", "--device", "cpu")
+    assert status == 0, err
+    losses = {
+        str(run.config().recipe.start): record.loss_nats
+        for run in SweepFolder(tmp_path / "results" / "half").runs()
+        if (record := run.record()) is not None
+    }
+    assert len(losses) == 3
+    theirs = distilbert.record()
+    assert theirs is not None
+    assert losses[str(distilbert.path)] == pytest.approx(theirs.loss_nats, abs=1e-6)
+    assert len(set(losses.values())) == 3
 
 
 def ours_of(theirs: PreTrainedModel) -> MaskedLanguageModel:

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from study.base.errors import InputError
+from study.counting.named_models import architecture_of
+from study.counting.parameters import parameters
 from study.model.in_transformers import has_mlm_head, our_architecture, our_weights
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.trained_weights import trained_weights
@@ -142,6 +144,101 @@ def test_an_encoder_computes_what_its_class_does(name: str, tmp_path: Path) -> N
                 found = theirs(**given)
                 logits = found.prediction_logits if hasattr(found, "prediction_logits") else found.logits
                 torch.testing.assert_close(ours.logits(hidden)[:, seen], logits[:, seen], atol=1e-5, rtol=1e-5)
+
+
+def test_esm_leaves_out_the_embeddings_of_masks_and_scales_the_others(tmp_path: Path) -> None:
+    theirs = made("EsmForMaskedLM", token_dropout=True)
+    theirs.save_pretrained(tmp_path)
+    ours, _ = read(tmp_path)
+    assert ours.architecture.token_dropout == 4
+    tokens = torch.randint(5, 200, (3, 24), generator=torch.Generator().manual_seed(1))
+    tokens[0, :6] = tokens[1, 3] = 4
+    attended = torch.arange(24) < torch.tensor([[24], [20], [7]])
+    with torch.no_grad():
+        for mask in (None, attended):
+            found = ours(tokens, attended_BxS=mask)
+            logits = theirs(tokens, attention_mask=None if mask is None else mask.long()).logits
+            seen = slice(None) if mask is None else mask
+            torch.testing.assert_close(found[seen], logits[seen], atol=1e-5, rtol=1e-5)
+
+
+PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert-base": ("bert", {}),
+    "roberta-base": (
+        "roberta",
+        {"layer_norm_eps": 1e-5, "max_position_embeddings": 514, "type_vocab_size": 1, "vocab_size": 50265},
+    ),
+    "xlm-r-base": (
+        "xlm-roberta",
+        {"layer_norm_eps": 1e-5, "max_position_embeddings": 514, "type_vocab_size": 1, "vocab_size": 250002},
+    ),
+    "albert-base": (
+        "albert",
+        {"embedding_size": 128, "hidden_act": "gelu_new", "inner_group_num": 1, "num_hidden_groups": 1, "vocab_size": 30000}
+        | {"down_scale_factor": 1, "gap_size": 0, "net_structure_type": 0, "num_memory_blocks": 0, "pad_token_id": 0},
+    ),
+    "electra-small": (
+        "electra",
+        {"embedding_size": 128, "hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4}
+        | {"summary_activation": "gelu", "summary_last_dropout": 0.1, "summary_type": "first", "summary_use_proj": True},
+    ),
+    "deberta-base": (
+        "deberta",
+        {"relative_attention": True, "pos_att_type": "c2p|p2c", "max_relative_positions": -1, "position_biased_input": False}
+        | {"layer_norm_eps": 1e-7, "type_vocab_size": 0, "vocab_size": 50265},
+    ),
+    "deberta-v3-base": (
+        "deberta-v2",
+        {"relative_attention": True, "pos_att_type": "p2c|c2p", "max_relative_positions": -1, "position_biased_input": False}
+        | {"position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True}
+        | {"layer_norm_eps": 1e-7, "type_vocab_size": 0, "vocab_size": 128100},
+    ),
+    "mobilebert": (
+        "mobilebert",
+        {"classifier_activation": False, "embedding_size": 128, "hidden_act": "relu", "hidden_dropout_prob": 0.0}
+        | {"hidden_size": 512, "intermediate_size": 512, "intra_bottleneck_size": 128, "key_query_shared_bottleneck": True}
+        | {"normalization_type": "no_norm", "num_attention_heads": 4, "num_feedforward_networks": 4, "num_hidden_layers": 24}
+        | {"trigram_input": True, "true_hidden_size": 128, "use_bottleneck": True, "use_bottleneck_attention": False},
+    ),
+    "minilm-l12": ("bert", {"hidden_size": 384, "intermediate_size": 1536}),
+    "esm2-8m": (
+        "esm",
+        {"hidden_size": 320, "intermediate_size": 1280, "num_hidden_layers": 6, "num_attention_heads": 20, "vocab_size": 33}
+        | {"emb_layer_norm_before": False, "esmfold_config": None, "is_folding_model": False, "layer_norm_eps": 1e-5}
+        | {"mask_token_id": 32, "max_position_embeddings": 1026, "pad_token_id": 1, "position_embedding_type": "rotary"}
+        | {"token_dropout": True, "vocab_list": None},
+    ),
+    "modernbert-base": (
+        "modernbert",
+        {"attention_bias": False, "classifier_pooling": "mean", "decoder_bias": True, "global_attn_every_n_layers": 3}
+        | {"global_rope_theta": 160000.0, "hidden_activation": "gelu", "intermediate_size": 1152, "local_attention": 128}
+        | {
+            "local_rope_theta": 10000.0,
+            "max_position_embeddings": 8192,
+            "mlp_bias": False,
+            "norm_bias": False,
+            "norm_eps": 1e-5,
+        }
+        | {"num_hidden_layers": 22, "position_embedding_type": "absolute", "tie_word_embeddings": True, "vocab_size": 50368},
+    ),
+}
+"""Configurations on the Hugging Face hub by the name of the encoder here: the type, and what differs from BERT-Base's."""
+
+BASE: dict[str, Any] = {"attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1}
+BASE |= {"hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072, "layer_norm_eps": 1e-12}
+BASE |= {"max_position_embeddings": 512, "num_attention_heads": 12, "num_hidden_layers": 12, "type_vocab_size": 2}
+BASE |= {"vocab_size": 30522}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_configuration_is_read_as_the_encoder_of_that_name(name: str) -> None:
+    kind, changes = PUBLISHED[name]
+    settings = BASE | {"model_type": kind} | changes
+    ours, theirs = our_architecture(settings, "theirs"), architecture_of(name, {})
+    assert ours.sizes == theirs.sizes
+    unused_rows = class_in(settings, "theirs").first_position  # RoBERTa counts positions from 2
+    counts = [parameters(each).parameters_encoder for each in (ours, theirs)]
+    assert counts[1] - counts[0] == unused_rows * ours.width + theirs.contact_head * (theirs.depth * theirs.heads + 1)
 
 
 class NeoBert(nn.Module):
