@@ -14,8 +14,7 @@ from typing import NoReturn
 import click
 
 from study.base.errors import InputError, near
-from study.base.streams import tolerate_lost
-from study.base.text import echo, printable
+from study.base.text import echo, printable, tolerate_lost
 
 HOMES = {
     "sweeps": ("demo", "new", "sweeps", "plan", "launch", "report", "dashboard", "notebook"),

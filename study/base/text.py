@@ -1,12 +1,15 @@
-"""Text for readers: statuses, file names, paths and tables."""
+"""Text for readers: statuses, file names, paths and tables, and streams that may be gone."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, Literal
 
 import click
 
@@ -111,3 +114,35 @@ def pasted(path: Path) -> str:
 def without_lone_surrogates(text: str) -> str:
     """The text with a question mark for each lone surrogate; other characters keep their positions."""
     return text.encode("utf-8", "replace").decode()
+
+
+class _Outlived:
+    """A stream that drops text that cannot be written."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def tolerate_lost(*names: Literal["stdout", "stderr"]) -> Iterator[None]:
+    """Drop output to these streams inside the block once their terminal, file or pipe accepts no more."""
+    kept = {name: getattr(sys, name) for name in names}
+    for name, stream in kept.items():
+        setattr(sys, name, _Outlived(stream))
+    try:
+        yield
+    finally:
+        for name, stream in kept.items():
+            setattr(sys, name, stream)

@@ -91,9 +91,8 @@ def score(folder: Path, as_json: bool, **requested: Any) -> None:
     """
     from rich.console import Console
 
-    from study.base.streams import tolerate_lost
     from study.base.terminal import say, show
-    from study.base.text import pasted
+    from study.base.text import pasted, tolerate_lost
     from study.config.resources import Resources
     from study.running.score_launch import score_runs
     from study.running.status_tables import executed_lines

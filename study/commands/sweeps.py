@@ -203,9 +203,8 @@ def launch(
     from rich.console import Console
 
     from study.base.quantities import read_seconds
-    from study.base.streams import tolerate_lost
     from study.base.terminal import say, show
-    from study.base.text import printable
+    from study.base.text import printable, tolerate_lost
     from study.config.sweep_files import read_sweep
     from study.report.answer import IMAGES
     from study.report.answer import report as report_on

@@ -24,7 +24,6 @@ from study.config.run_config import RunConfig, TokenizerVariant
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep
 from study.config.sweep_files import TRAINED_RUNS
 from study.counting.memory import AskedPrecision, Device, Precision
-from study.data.batches import validation_masker
 from study.data.corpora import skipped_files_note
 from study.data.hub_corpus import PREFIX
 from study.data.prepared import PreparedData, check_files, fingerprints, known_overlap_share, prepare, unread_at_first
@@ -202,6 +201,8 @@ def _check_token_dropout(planned: Plan, prepared: Mapping[TokenizerVariant, Prep
     """Raise InputError where an encoder leaves out another piece than the tokeniser's mask."""
     for run in planned.first_runs:
         if run.architecture.token_dropout is not None:
+            from study.data.batches import validation_masker  # imports Lightning
+
             validation_masker(run, prepared[run.data.tokenizer.variant])
 
 

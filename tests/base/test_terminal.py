@@ -15,9 +15,8 @@ from rich.console import Console
 from rich.progress import TimeElapsedColumn, TimeRemainingColumn
 
 import study
-from study.base.streams import tolerate_lost
 from study.base.terminal import PIPED_WIDTH, WHOLE, bars, narrow_table, say, show
-from study.base.text import echo
+from study.base.text import echo, tolerate_lost
 
 
 @pytest.mark.parametrize("width", [80, 100])
