@@ -13,9 +13,9 @@ from study.base.quantities import listed, read_shape
 from study.base.schema import deep_merge
 from study.config.presets import PRESETS, PresetName
 from study.config.run_config import RunConfig
-from study.counting.architecture import Architecture
+from study.counting.architecture import Architecture, changed
 from study.counting.memory import Device, Precision
-from study.counting.named_models import architecture_of, changed
+from study.counting.named_models import architecture_of
 from study.counting.parameters import MASKING_RATE, flops_per_token, masked_positions, spared_flops_per_token
 
 SHAPES = "2x128,4x256,4x512"

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, get_args
 from study.base.errors import InputError, Problem, shown
 from study.base.machine import cores
 from study.base.quantities import listed, plural, read_shape, read_whole_numbers, seconds_text
-from study.counting.architecture import Architecture, not_of_berts_kind, unbuildable
-from study.counting.latency import UNLIKE_BERT, check_environment, write_table
+from study.config.presets import kind
+from study.counting.architecture import Architecture, changed, unbuildable
+from study.counting.latency import UNLIKE_BERT, check_environment, unlike_bert, write_table
 from study.counting.memory import Device, WeightFormat
 from study.counting.parameters import parameters
+from study.counting.solving import ShapeRules
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,6 +72,7 @@ class LatencyOptions:
     precision: str
     device: Device
     seconds: float
+    kind: str = "bert"
 
     @property
     def precisions(self) -> tuple[WeightFormat, ...]:
@@ -82,7 +85,7 @@ class LatencyOptions:
 
     def cases(self) -> list[LatencyCase]:
         """Return the cases; raises InputError for inconsistent options."""
-        models = measured_models(self.shapes, self.models, self.vocabulary, self.positions)
+        models = measured_models(self.shapes, self.models, self.vocabulary, self.positions, self.kind)
         batches = read_whole_numbers("--batch", self.batch)
         lengths = read_whole_numbers("--sequence-length", self.sequence_length)
         return [case for form in self.precisions for case in latency_cases(models, batches, lengths, form)]
@@ -234,7 +237,7 @@ def _row(case: LatencyCase, timing: Timing, seconds: list[float]) -> dict[str, A
         "shape": a.shape_name,
         **a.model_dump(include={"depth", "width", "heads", "ffn", "vocabulary", "positions", "segments", "norm"}),
         **{name: total for name, total in parameters(a).totals().items() if name != "parameters"},
-        UNLIKE_BERT: ", ".join(f"{field} {value}" for field, value in not_of_berts_kind(a).items()),
+        UNLIKE_BERT: unlike_bert(a),
         "batch": case.batch,
         "sequence_length": case.sequence_length,
         "precision": case.precision,
@@ -255,20 +258,20 @@ def hardware_environment(device: Device) -> dict[str, Any]:
     return {name: here[name] for name in ("device", "processor", "python", "torch", "study")} | {"system": platform.platform()}
 
 
-def measured_models(shapes: str, names: str, vocabulary: int, positions: int) -> dict[str, Architecture]:
-    """Return the distinct architectures of `--shapes 2x128,4x256` (depth x width) and `--models bert-tiny,…`.
+def measured_models(shapes: str, names: str, vocabulary: int, positions: int, of_kind: str = "bert") -> dict[str, Architecture]:
+    """Return the distinct architectures of `--shapes 2x128,4x256` (depth x width) of a kind, and of `--models bert-tiny,…`.
 
     Raises InputError with every bad name and shape.
     """
-    from study.counting.named_models import architecture_of
-
+    template = kind(of_kind, "--kind")
+    rules = ShapeRules(ffn_ratio=template.ffn / template.width, even_heads=template.rotary)
     models: dict[str, Architecture] = {}
     problems: list[Problem] = []
     for name in listed(names):
         try:
-            architecture = architecture_of(name, {})
+            architecture = kind(name, "--models")
         except InputError as error:
-            problems += [Problem(f"--models {problem.place}", problem.message) for problem in error.problems]
+            problems += error.problems
             continue
         if problem := unbuildable(architecture):
             problems.append(Problem(f"--models {name}", f"has {problem}"))
@@ -279,9 +282,15 @@ def measured_models(shapes: str, names: str, vocabulary: int, positions: int) ->
         except InputError as error:
             problems += error.problems
             continue
-        sizes = {"depth": depth, "width": width, "vocabulary": vocabulary, "positions": positions}
-        architecture = architecture_of(None, sizes)
-        models[architecture.shape_name] = architecture
+        try:
+            own = {"vocabulary": vocabulary, "positions": positions}
+            architecture = changed(rules.shape(depth, width, template), own, f"--shapes {depth}x{width}")
+        except InputError as error:
+            problems += error.problems
+            continue
+        if problem := unbuildable(architecture):
+            problems.append(Problem(f"--shapes {depth}x{width}", f"has {problem}"))
+        models[architecture.shape_name if of_kind == "bert" else f"{of_kind} {architecture.shape_name}"] = architecture
     if not models and not problems:
         problems.append(Problem("--models", "nothing to measure; give --models bert-tiny,… or --shapes 2x128,…"))
     if problems:

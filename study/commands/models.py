@@ -78,7 +78,8 @@ def params(
     Nothing is built. NAME is a model of the literature (bert-base, microsoft/deberta-v3-base), a config.yaml, a run's folder or
     a run's id. Without NAME the sizes define the shape; with it they change it.
     """
-    from study.counting.named_models import architecture_of, changed
+    from study.counting.architecture import changed
+    from study.counting.named_models import architecture_of
     from study.shapes.accounts import Conditions, account, default_length, explanations
     from study.shapes.naming import resolve_architecture
 
@@ -192,6 +193,16 @@ def figures(into: Path, formats: list[Format], style: StyleName, as_json: bool) 
     echo(json.dumps([str(path) for path in written]) if as_json else "\n".join(map(str, written)))
 
 
+kind_option = click.option(
+    "--kind",
+    default="bert",
+    show_default=True,
+    shell_complete=completing("models"),
+    help="What the shapes are like but for their sizes: a preset, or a named model, such as modern or albert-base.",
+)
+"""The kind of encoder whose shapes are asked for."""
+
+
 @click.command()
 @click.option("--parameters", help="Number of parameters by --convention, such as 10M.")
 @click.option("--convention", type=click.Choice(CONVENTIONS), default="parameters_non_embedding", show_default=True)
@@ -219,10 +230,11 @@ def figures(into: Path, formats: list[Format], style: StyleName, as_json: bool) 
 @click.option("--width", default="64:2048", show_default=True, help="Widths to consider.")
 @click.option("--width-multiple", type=CountRange(1), default=64, show_default=True)
 @click.option("--head-width", type=CountRange(1), help="Widths are multiples of it.  [default: what is nearest to 64]")
-@click.option("--ffn-ratio", type=FiniteRange(0.001, 1000), default=4.0, show_default=True, help="F over H.")
+@click.option("--ffn-ratio", type=FiniteRange(0.001, 1000), help="F over H.  [default: that of --kind, BERT's 4]")
+@kind_option
 @click.option("--vocabulary", type=CountRange(1), default=30522, show_default=True, help="Word pieces V.")
 @click.option("--positions", type=CountRange(1), default=512, show_default=True, help="Learned positions.")
-@click.option("--embedding-width", type=CountRange(1), help="Width of the tables, as in ALBERT.  [default: the shape's]")
+@click.option("--embedding-width", type=CountRange(1), help="Width of the tables, as in ALBERT.  [default: that of --kind]")
 @as_json
 def shapes(as_json: bool, **options: Any) -> None:
     """Find shapes by size, cost or score.
@@ -246,6 +258,7 @@ def shapes(as_json: bool, **options: Any) -> None:
 @click.option("--sequence-length", default="128,512", show_default=True, help="Tokens per sequence.")
 @click.option("--vocabulary", type=CountRange(1), default=30522, show_default=True, help="Word pieces V of --shapes.")
 @click.option("--positions", type=CountRange(1), default=512, show_default=True, help="Learned positions of --shapes.")
+@kind_option
 @threads_option
 @click.option(
     "--precision", default="fp32", show_default=True, help="fp32, bf16 or int8, or several, such as fp32,int8, timed in turn."
@@ -266,7 +279,7 @@ def latency(into: Path, as_json: bool, **options: Any) -> None:
     from rich.console import Console
     from rich.progress import Progress, TimeRemainingColumn
 
-    from study.base.terminal import show
+    from study.base.terminal import say, show
     from study.benching.latency import LatencyOptions, disturbance, latency_summary, measure_into
     from study.plotting import parameters_against_latency
 
@@ -275,7 +288,7 @@ def latency(into: Path, as_json: bool, **options: Any) -> None:
     ) as progress:
 
         def begin(name: str) -> Callable[[float], None]:
-            progress.console.print(name)
+            say(progress.console, name)
             task = progress.add_task("timing", total=1.0)
             return lambda share: progress.update(task, completed=share, visible=share < 1)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
+
+from study.base.errors import InputError, Problem
+from study.counting.architecture import Architecture, changed
 
 PresetName = Literal["bert", "modern"]
 
@@ -20,3 +23,19 @@ A preset never changes, so that a sweep file always means the same runs; improve
 lowered the loss most at equal tokens (docs/recipes.md): rotary positions (Su et al. 2021, arXiv:2104.09864), a learned distance
 bias, 30% masks (Wettig et al. 2023, arXiv:2202.08005) and Muon (Jordan et al. 2024).
 """
+
+
+def kind(name: str, option: str) -> Architecture:
+    """The architecture whose kind of norms, positions, activation and so on a preset or a named model stands for.
+
+    A model's is that which is trained: ESM-2 without its contact head. A preset's has BERT-Base's sizes. Raises InputError, at
+    the `option` that gave it, for an unknown name.
+    """
+    from study.counting.named_models import named  # only these commands need them
+
+    if name in PRESETS:
+        return changed(named("bert-base"), PRESETS[cast("PresetName", name)].get("architecture", {}))
+    try:
+        return named(name).model_copy(update={"contact_head": False})
+    except InputError as error:
+        raise InputError(Problem(f"{option} {problem.place}", problem.message) for problem in error.problems) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -361,6 +362,11 @@ class Architecture(Strict):
         tables = None if self.table_width == width else self.table_width
         own = {"embedding_width": tables, "mlm_transform": "embedding_width", "generator_share": 0.0}
         return self.model_copy(update=sizes | own)
+
+
+def changed(architecture: Architecture, sizes: Mapping[str, Any], place: str = "") -> Architecture:
+    """An architecture with some fields changed and rechecked; raises InputError if they do not fit together."""
+    return Architecture.parse(architecture.model_dump() | dict(sizes), place=place)
 
 
 def nearest_divisor(width: int, heads: int) -> int:

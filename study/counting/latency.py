@@ -35,7 +35,7 @@ KEY = ("model", "shape", "vocabulary", "norm", "batch", "sequence_length", "prec
 """A row's key; a new measurement replaces the older row."""
 
 UNLIKE_BERT = "unlike_bert"
-"""The column of what an encoder has unlike BERT, empty if nothing; tables of earlier versions lack it."""
+"""The column of what an encoder has unlike BERT (`unlike_bert`), empty if nothing; tables of earlier versions lack it."""
 
 _MOST = 1e15
 """The largest number allowed in a table."""
@@ -45,6 +45,9 @@ _FILE = "table.csv"
 Statistic = Literal["median", "p95", "fastest"]
 """The predicted time of the calls; on a shared machine, only the fastest is the encoder's alone."""
 
+FEWEST_OF_A_KIND = 3
+"""The least shapes of a kind from which its latency is predicted."""
+
 FEWEST_SHAPES = 5
 """The least shapes of a batch and length to be fitted alone."""
 
@@ -53,6 +56,11 @@ RANGED = ("depth", "width", "FFN ratio", "head width", "batch", "length")
 
 TERMS = ("call", "layer", "flop", "weight_byte", "activation_byte")
 """The terms of the coefficients, in seconds."""
+
+
+def unlike_bert(architecture: Architecture) -> str:
+    """In what an encoder's kind differs from BERT's, such as `position_encoding rotary, norm_kind rms`; empty if in nothing."""
+    return ", ".join(f"{field} {value}" for field, value in not_of_berts_kind(architecture).items())
 
 
 def check_environment(environment: Mapping[str, Any], root: Path) -> None:
@@ -72,7 +80,7 @@ def write_table(rows: pd.DataFrame, environment: Mapping[str, Any], root: Path) 
 
     folder, before = _there(environment, root)
     if before is not None:
-        rows = pd.concat([before, rows]).drop_duplicates(list(KEY), keep="last")
+        rows = pd.concat([before, rows]).drop_duplicates([*KEY, UNLIKE_BERT], keep="last")
     order = ["threads", "precision", "sequence_length", "batch", "parameters_encoder", "model"]
     content = rows.sort_values(order).to_csv(index=False, float_format="%.6g")
     write_atomically(folder / "environment.json", json.dumps(dict(environment), indent=1).encode() + b"\n")
@@ -145,7 +153,8 @@ class LatencyModel:
 
     Embedding tables are excluded. Coefficients are fitted by non-negative least squares of the relative error to a `statistic`
     of the calls: the median, the 95th percentile, or the fastest. `error` is the median and `worst_error` the largest relative
-    leave-one-shape-out error; they say little outside the measured `ranges` (RANGED), or for encoders unlike BERT.
+    leave-one-shape-out error; they say little outside the measured `ranges` (RANGED), or for encoders of another kind than
+    those measured, of which `unlike_bert` says what they have unlike BERT.
     """
 
     statistic: Statistic
@@ -158,6 +167,7 @@ class LatencyModel:
     ranges: dict[str, tuple[float, float]]
     error: float
     worst_error: float
+    unlike_bert: str = ""
 
     def seconds(self, architecture: Architecture, batch: int, sequence_length: int) -> float:
         """Predicted seconds of one call."""
@@ -168,7 +178,9 @@ class LatencyModel:
         """The quantities outside the measured ranges, and the fields in which the encoder is unlike the measured ones."""
         values = _ranged(architecture, batch, sequence_length)
         outside = [name for name, (least, largest) in self.ranges.items() if not least <= values[name] <= largest]
-        return [*outside, *(field.replace("_", " ") for field in not_of_berts_kind(architecture))]
+        if unlike_bert(architecture) == self.unlike_bert:
+            return outside
+        return [*outside, *(field.replace("_", " ") for field in not_of_berts_kind(architecture) or {"BERT's kind": None})]
 
     def to_dict(self) -> dict[str, Any]:
         """The model as plain values."""
@@ -176,7 +188,8 @@ class LatencyModel:
 
     def to_text(self) -> str:
         """The model's basis and error, in a line."""
-        basis = f"{self.n_rows} times ({self.statistic}) of {self.n_shapes} shapes at {self.settings}, {self.threads} threads"
+        shapes = f"{self.n_shapes} shapes" + (f" with {self.unlike_bert}" if self.unlike_bert else "")
+        basis = f"{self.n_rows} times ({self.statistic}) of {shapes} at {self.settings}, {self.threads} threads"
         error = f"{self.error:.0%} off (median), {self.worst_error:.0%} at worst, each shape left out in turn"
         return f"latency: predicted from {basis}; {error}"
 
@@ -187,22 +200,29 @@ def fit_latency(
     threads: int | None = None,
     setting: tuple[int, int] | None = None,
     statistic: Statistic = "median",
+    kind: Architecture | None = None,
 ) -> LatencyModel:
-    """The latency model of a table's encoders of BERT's kind, in one precision and number of threads (default: the only one).
+    """The latency model of a table's encoders of a kind, in one precision and number of threads (default: the only one).
 
-    `setting` is the batch and sequence length to predict for; if FEWEST_SHAPES have it, only their rows are fitted.
+    The kind is BERT's, or that of `kind` if FEWEST_OF_A_KIND of its shapes were measured. `setting` is the batch and sequence
+    length to predict for; if FEWEST_SHAPES have it, only their rows are fitted.
 
     Raises InputError without such rows, with fewer than three shapes, or with only one depth or width.
     """
-    rows, settings = _rows_of(table, precision, threads), "all batches and lengths"
+    measured_kind = "" if kind is None else unlike_bert(kind)
+    if table[(table[UNLIKE_BERT] == measured_kind) & (table["precision"] == precision)]["shape"].nunique() < FEWEST_OF_A_KIND:
+        measured_kind = ""
+    rows, settings = _rows_of(table[table[UNLIKE_BERT] == measured_kind], precision, threads), "all batches and lengths"
     if setting is not None:
         exact = rows[(rows["batch"] == setting[0]) & (rows["sequence_length"] == setting[1])]
         if exact["shape"].nunique() >= FEWEST_SHAPES:
             rows, settings = exact, f"{setting[0]} x {setting[1]} tokens"
-    architectures = [_architecture(row) for row in rows.to_dict("records")]
+    template = kind if measured_kind else None
+    architectures = [_architecture(row, template) for row in rows.to_dict("records")]
     shapes = [hash(architecture) for architecture in architectures]
-    if len(set(shapes)) < 3:
-        message = f"has {len(set(shapes))} shapes in {precision}; a prediction needs 3; run study latency with more --shapes"
+    if len(set(shapes)) < FEWEST_OF_A_KIND:
+        message = f"has {len(set(shapes))} shapes in {precision}; a prediction needs {FEWEST_OF_A_KIND}"
+        message += "; run study latency with more --shapes"
         raise InputError.at("--latency-table", message)
     cases = list(zip(architectures, rows["batch"].astype(int), rows["sequence_length"].astype(int), strict=True))
     measured = [_ranged(*case) for case in cases]
@@ -226,11 +246,11 @@ def fit_latency(
         ranges=ranges,
         error=float(np.median(errors)),
         worst_error=float(errors.max()),
+        unlike_bert=measured_kind,
     )
 
 
 def _rows_of(table: pd.DataFrame, precision: WeightFormat, threads: int | None) -> pd.DataFrame:
-    table = table[table[UNLIKE_BERT] == ""]
     rows = table[table["precision"] == precision]
     counts = sorted(rows["threads"].unique().tolist())
     available = table[["precision", "threads"]].drop_duplicates().sort_values(["precision", "threads"])
@@ -244,9 +264,11 @@ def _rows_of(table: pd.DataFrame, precision: WeightFormat, threads: int | None) 
     return rows[rows["threads"] == (counts[0] if threads is None else threads)]
 
 
-def _architecture(row: Mapping[Hashable, Any]) -> Architecture:
+def _architecture(row: Mapping[Hashable, Any], kind: Architecture | None) -> Architecture:
+    """A row's encoder, of BERT's kind if no other is given."""
     sizes = ("depth", "width", "heads", "ffn", "vocabulary", "positions", "segments", "norm")
-    return Architecture.parse({name: row[name] for name in sizes}, place="--latency-table")
+    own = {} if kind is None else kind.model_dump()
+    return Architecture.parse(own | {name: row[name] for name in sizes}, place="--latency-table")
 
 
 def _ranged(architecture: Architecture, batch: int, sequence_length: int) -> dict[str, float]:

@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from study.base.errors import InputError, nearest
-from study.counting.architecture import ALWAYS_WRITTEN, NOT_IN_MLM, Architecture, unlike_bert
+from study.counting.architecture import ALWAYS_WRITTEN, NOT_IN_MLM, Architecture, changed, unlike_bert
 from study.counting.solving import ShapeRules
 
 
@@ -107,8 +107,3 @@ def architecture_of(name: str | None, sizes: Mapping[str, Any]) -> Architecture:
         raise InputError.at(f"--{missing[0]}", "is missing; give a model's NAME, or --depth and --width")
     completed = ShapeRules().completed(sizes) if sizes["width"] > 0 else {"heads": 1, "ffn": 1} | dict(sizes)
     return Architecture.parse({"vocabulary": 30522} | completed)
-
-
-def changed(architecture: Architecture, sizes: Mapping[str, Any], place: str = "") -> Architecture:
-    """An architecture with some fields changed and rechecked; raises InputError if they do not fit together."""
-    return Architecture.parse(architecture.model_dump() | dict(sizes), place=place)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from study.base.errors import InputError, Problem
-from study.counting.architecture import Architecture
+from study.counting.architecture import Architecture, changed, not_of_berts_kind, unbuildable
 from study.counting.parameters import parameters
 
 HEAD_WIDTH = 64
@@ -57,7 +57,12 @@ class ShapeRules:
     def shape(self, depth: int, width: int, template: Architecture) -> Architecture:
         """`template` with this depth and width, and heads and ffn by the rules."""
         embedding_width = None if template.embedding_width == width else template.embedding_width
-        sizes = self.completed({"depth": depth, "width": width})
+        sizes = {
+            "depth": depth,
+            "width": width,
+            "heads": self.heads(template.bottleneck_width or width),
+            "ffn": self.ffn(width),
+        }
         return template.model_copy(update=sizes | {"embedding_width": embedding_width})
 
     def at_parameters(self, target: float, depth: int, template: Architecture) -> Architecture:
@@ -129,9 +134,11 @@ class Space:
         return range(-(-self.widths.start // step) * step, self.widths.stop, step)
 
     def at(self, depth: int) -> Iterator[Architecture]:
-        """The shapes of a depth, narrow to wide."""
+        """The shapes of a depth, narrow to wide, without those that are impossible in the template's kind."""
         for width in self._steps:
-            yield self.rules.shape(depth, width, self.template)
+            shape = self.rules.shape(depth, width, self.template)
+            if not not_of_berts_kind(shape) or _is_possible(shape):
+                yield shape
 
     def __iter__(self) -> Iterator[Architecture]:
         """All shapes, shallow to deep, narrow to wide."""
@@ -141,6 +148,13 @@ class Space:
     def __str__(self) -> str:
         widths = f"widths {self.widths.start} to {self.widths.stop - 1} in multiples of {self.rules.width_multiple}"
         return f"depths {self.depths.start} to {self.depths.stop - 1}, {widths}"
+
+
+def _is_possible(shape: Architecture) -> bool:
+    try:
+        return unbuildable(changed(shape, {})) is None
+    except InputError:
+        return False
 
 
 def on_contour(space: Space, goal: Goal, tolerance: float) -> list[Architecture]:

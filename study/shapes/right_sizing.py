@@ -26,8 +26,9 @@ from study.base.quantities import (
 )
 from study.base.shipped import PACKAGE
 from study.base.text import aligned
-from study.counting.architecture import SIZES, Architecture, not_of_berts_kind
-from study.counting.latency import LatencyModel, Statistic, fit_latency, read_table
+from study.config.presets import kind
+from study.counting.architecture import SIZES, Architecture
+from study.counting.latency import LatencyModel, Statistic, fit_latency, read_table, unlike_bert
 from study.counting.memory import WeightFormat, encoder_bytes, inference_memory
 from study.counting.named_models import catalogue
 from study.counting.parameters import TOTALS, parameters
@@ -95,15 +96,15 @@ class Solved:
 
 
 def named_shape(shape: Architecture) -> str | None:
-    """The named model of BERT's kind with the same depth, width, heads and ffn, BERT's own first; None without one."""
-    return _named_by_sizes().get(shape.sizes)
+    """The named model of the same kind, depth, width, heads and ffn, BERT's own first; None without one."""
+    return _named_by_sizes().get((unlike_bert(shape), *shape.sizes))
 
 
 @cache
-def _named_by_sizes() -> dict[tuple[int, int, int, int], str]:
+def _named_by_sizes() -> dict[tuple[str, int, int, int, int], str]:
     preferred = sorted(catalogue(), key=lambda model: (model.family != "BERT", not model.family.startswith("BERT")))
-    alike = [model for model in preferred if not not_of_berts_kind(model.architecture)]
-    return {model.architecture.sizes: model.short_name for model in reversed(alike)}
+    kinds = {model.short_name: kind(model.short_name, "") for model in reversed(preferred)}
+    return {(unlike_bert(shape), *shape.sizes): name for name, shape in kinds.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +139,8 @@ class ShapeQuery:
     width: str = "64:2048"
     width_multiple: int = 64
     head_width: int | None = None
-    ffn_ratio: float = 4.0
+    ffn_ratio: float | None = None
+    kind: str = "bert"
     vocabulary: int = 30522
     positions: int = 512
     embedding_width: int | None = None
@@ -173,7 +175,8 @@ class ShapeQuery:
         elif budgets:
             shapes.sort(key=quantities["parameters_non_embedding"], reverse=True)
         notes = tuple(self._notes(shapes))
-        return Solved(goals, f"{question} ({space})", tuple(shapes), quantities, self._latency_model, notes)
+        like = "" if self.kind == "bert" else f", like {self.kind}"
+        return Solved(goals, f"{question}{like} ({space})", tuple(shapes), quantities, self._latency_model, notes)
 
     def _reaching(self, shapes: Sequence[Architecture]) -> list[Architecture]:
         """The shapes that reach the score, without other amounts the narrowest at each depth; raises InputError for none."""
@@ -209,9 +212,12 @@ class ShapeQuery:
     @property
     def _space(self) -> Space:
         head_width = self.head_width or HEAD_WIDTH
-        rules = ShapeRules(head_width, self.ffn_ratio, math.lcm(self.width_multiple, self.head_width or 1))
-        sizes = {"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": self.vocabulary, "positions": self.positions}
-        template = Architecture.parse(sizes).model_copy(update={"embedding_width": self.embedding_width})
+        of_kind = kind(self.kind, "--kind")
+        ratio, multiple = self.ffn_ratio or of_kind.ffn / of_kind.width, math.lcm(self.width_multiple, self.head_width or 1)
+        rules = ShapeRules(head_width, ratio, multiple, even_heads=of_kind.rotary)
+        own = {"vocabulary": self.vocabulary, "positions": self.positions}
+        own |= {} if self.embedding_width is None else {"embedding_width": self.embedding_width}
+        template = of_kind.model_copy(update=own)
         return Space(rules, read_range("--depth", self.depth), read_range("--width", self.width), template)
 
     @property
@@ -237,7 +243,9 @@ class ShapeQuery:
         if self.latency is None:
             return None
         batch_and_length = (self.batch, self.sequence_length)
-        return fit_latency(read_table(self._table), self.precision, self.threads, batch_and_length, self.latency_statistic)
+        of_kind = self._space.template
+        table = read_table(self._table)
+        return fit_latency(table, self.precision, self.threads, batch_and_length, self.latency_statistic, of_kind)
 
     @cached_property
     def _fitted_law(self) -> FittedLaw | None:

@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from study.counting.architecture import Architecture
+from study.counting.architecture import Architecture, changed
 from study.counting.components import LETTERS, Letters
-from study.counting.named_models import catalogue, changed, named
+from study.counting.named_models import catalogue, named
 from study.counting.parameters import (
     flops_per_sequence,
     flops_per_token,

@@ -37,10 +37,10 @@ def models() -> dict[str, Architecture]:
     return measured_models(TINY, "", vocabulary=50, positions=32)
 
 
-def synthetic_table(noise: float = 0.0, **changes: Any) -> pd.DataFrame:
+def synthetic_table(noise: float = 0.0, kind: str = "bert", **changes: Any) -> pd.DataFrame:
     """Times that follow the model exactly, but for noise: 1 ms a call, 0.2 ms a layer, 50 GFLOP/s."""
     draw = np.random.default_rng(0)
-    shapes = measured_models("2x128,4x256,4x512,8x512,12x256", "", 30522, 512)
+    shapes = measured_models("2x128,4x256,4x512,8x512,12x256", "", 30522, 512, kind)
     rows = []
     for case in latency_cases(shapes, (1, 32), (128, 512)):
         row = measuring._row(case, Timing(threads=2), [1.0])
@@ -62,6 +62,25 @@ def test_a_measurement_has_a_row_a_case_and_leaves_the_threads_alone() -> None:
     assert (rows["median_seconds"] <= rows["p95_seconds"]).all()
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1.0)
+
+
+def test_shapes_of_another_kind_are_measured_beside_berts(tmp_path: Path) -> None:
+    options = ["--shapes", "2x16,3x16", "--batch", "1", "--sequence-length", "8", "--vocabulary", "50", "--positions", "16"]
+    options += ["--threads", "1", "--seconds", "0.01", "--into", str(tmp_path)]
+    for kind in ("bert", "modern", "albert-base"):
+        told = CliRunner().invoke(commands, ["latency", *options, "--kind", kind], catch_exceptions=False)
+        assert told.exit_code == 0
+    table = read_table(tmp_path)
+    assert table.groupby("unlike_bert", sort=False)["model"].apply(list).to_dict() == {
+        "": ["L2-H16-A1-F64", "L3-H16-A1-F64"],
+        "position_encoding rotary, distance_bias learned": ["modern L2-H16-A1-F64", "modern L3-H16-A1-F64"],
+        "embedding_width 128, layer_groups 1, activation gelu_tanh, mlm_activation gelu_tanh": [
+            "albert-base L2-H16-A1-F64",
+            "albert-base L3-H16-A1-F64",
+        ],
+    }
+    told = CliRunner().invoke(commands, ["latency", *options, "--models", "esm2-8m", "--shapes", ""], catch_exceptions=False)
+    assert "esm2-8m" in told.output, "without the contact head, which reads its attention"
 
 
 def test_precisions_of_one_shape_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +294,8 @@ def test_a_machine_that_others_use_is_noticed() -> None:
     [
         ([], "--models"),
         (["--models", "bert-tinny"], "--models bert-tinny"),
-        (["--models", "esm2-8m"], "--models esm2-8m"),
+        (["--shapes", "2x32", "--kind", "mobilebert"], "--shapes 2x32.mlm_transform"),
+        (["--shapes", "2x128", "--kind", "mobilbert"], "--kind mobilbert"),
         (["--shapes", "2by128"], "--shapes"),
         (["--shapes", "2x128", "--sequence-length", "513"], "--sequence-length"),
         (["--shapes", "2x128", "--batch", "many"], "--batch"),

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from study.base.errors import InputError
 from study.benching.latency import hardware_environment
 from study.cli import commands
-from study.counting.architecture import Architecture
-from study.counting.latency import fit_latency, write_table
+from study.config.presets import kind as preset_or_model
+from study.counting.architecture import Architecture, changed, unbuildable
+from study.counting.latency import TIMES, fit_latency, write_table
 from study.counting.memory import WeightFormat, encoder_bytes, inference_memory, memory_of
 from study.counting.parameters import flops_per_token, parameters
 from study.shapes.right_sizing import UNRANKED, ShapeQuery, Solved
@@ -403,3 +404,52 @@ def test_the_command_prints_a_table_and_json() -> None:
     assert "L8-H320-A5-F1280" in text
     printed = CliRunner().invoke(commands, ["shapes", "--parameters", "10M", "--json"], catch_exceptions=False).output
     assert [row["shape"] for row in json.loads(printed)["shapes"]] == ["L2-H640-A10-F2560", "L8-H320-A5-F1280"]
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "modern": {"position_encoding": "rotary", "distance_bias": "learned"},
+    "albert-base": {"embedding_width": 128, "layer_groups": 1},
+    "modernbert-base": {"activation": "geglu", "norm_kind": "layer", "attention_window": 128},
+    "mobilebert": {"bottleneck_width": 128, "ffn_stack": 4},
+    "deberta-v3-base": {"position_encoding": "disentangled_shared", "relative_positions": 512},
+    "neobert": {"norm_kind": "rms", "activation": "swiglu"},
+    "esm2-8m": {"norm": "pre", "segments": 0, "contact_head": False},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shapes_of_any_kind_are_found_by_their_own_counts(kind: str) -> None:
+    """Each can be built, and has the ratio of ffn to width of its kind."""
+    its = preset_or_model(kind, "--kind")
+    solved = ShapeQuery(parameters="3M", kind=kind, tolerance=0.2, depth="2:8", width="64:768").answer()
+    assert solved.shapes
+    assert f", like {kind} (depths" in solved.question
+    for shape in solved.shapes:
+        assert unbuildable(changed(shape, {})) is None
+        assert {name: getattr(shape, name) for name in KINDS[kind]} == KINDS[kind]
+        assert parameters(shape).parameters_non_embedding == pytest.approx(3e6, rel=0.2)
+        assert shape.ffn / shape.width == pytest.approx(its.ffn / its.width, rel=0.01)
+
+
+def test_a_named_model_is_marked_among_shapes_of_its_own_kind_alone() -> None:
+    sizes: dict[str, Any] = {"depth": "22", "width": "768", "tolerance": 0.99, "parameters": "100M"}
+    assert ShapeQuery(kind="modernbert-base", **sizes).answer().to_dict()["shapes"][0]["named"] == "modernbert-base"
+    assert ShapeQuery(kind="modern", ffn_ratio=1.5, **sizes).answer().to_dict()["shapes"][0]["named"] is None
+
+
+def test_latency_of_a_kind_is_predicted_from_its_own_times_where_there_are_enough(tmp_path: Path) -> None:
+    """Twice as slow as BERT's: three shapes of the kind tell it, two leave BERT's times, and a note that it is unlike them."""
+    berts, slower = synthetic_table(), synthetic_table(kind="modern")
+    slower[list(TIMES)] *= 2
+    query: dict[str, Any] = {"latency": "20ms", "kind": "modern", "depth": "2:12", "width": "128:512", "under": True}
+    write_table(pd.concat([berts, slower]), hardware_environment("cpu"), tmp_path / "both")
+    few = slower[slower["shape"].isin(sorted(slower["shape"].unique())[:2])]
+    write_table(pd.concat([berts, few]), hardware_environment("cpu"), tmp_path / "few")
+    both, alone = (ShapeQuery(latency_table=tmp_path / name, **query).answer() for name in ("both", "few"))
+    assert both.latency is not None
+    assert alone.latency is not None
+    shape = both.shapes[0]
+    assert both.latency.seconds(shape, 1, 128) == pytest.approx(2 * alone.latency.seconds(shape, 1, 128), rel=0.15)
+    assert any("with position_encoding rotary, distance_bias learned" in note for note in both.notes)
+    assert not any("BERT's position encoding" in note for note in both.notes)
+    assert any("BERT's position encoding, distance bias" in note for note in alone.notes)
