@@ -365,7 +365,7 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch
     chosen = at_rate[at_rate["exclusion"].isna()].sort_values("seed")
     if per_byte:  # runs of earlier versions masked no words
         chosen = chosen[chosen["masked_words"].notna()] if "masked_words" in chosen else chosen.iloc[:0]
-    measure = _per_masked_byte if per_byte else _per_masked_token
+    measure = _per_masked_byte if per_byte else per_masked_token
     losses = [measure(folder.run(str(run["run_id"])), run) for _, run in chosen.iterrows()]
     validated = str(chosen["masked_words"].iloc[0]) if per_byte and len(chosen) else str(row["data_fingerprint"])
     layers_cut = _first_known(runs, "layers_cut")
@@ -446,7 +446,7 @@ def _flops_before(runs: pd.DataFrame) -> float:
     return float(before.max()) if before.notna().any() else 0.0
 
 
-def _per_masked_token(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:
+def per_masked_token(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:
     """Loss per masked token of each validation sequence; raises InputError as `losses_per_token` does."""
     return run.losses_per_token(*row[["validation_masked_tokens", "loss_nats"]].astype(float))
 

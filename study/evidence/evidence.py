@@ -26,6 +26,7 @@ from study.evidence.comparisons import (
     dominances_of,
     why_left_out,
 )
+from study.evidence.compressions import Compression, compressions_of
 from study.evidence.downstream import DownstreamEvidence, downstream
 from study.evidence.families import Family, families_of, variant_families
 from study.evidence.gains import (
@@ -85,6 +86,11 @@ class Evidence:
     def cuts(self) -> tuple[Cut, ...]:
         """Layers cut off a trained encoder."""
         return cuts_of(self.cells, self.comparisons.seed_variances)
+
+    @cached_property
+    def compressions(self) -> tuple[Compression, ...]:
+        """The sweep's runs in fewer bits, as `study compress` made them into its ledger."""
+        return compressions_of(self.folder, self.ledger, self.cells, self.comparisons.seed_variances)
 
     @cached_property
     def token_gains(self) -> tuple[TokenGain, ...]:

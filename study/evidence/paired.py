@@ -192,6 +192,35 @@ def paired_difference(
     )
 
 
+def difference_over_runs(differences: NDArray[np.float64], documents: NDArray[np.int64] | None = None) -> Difference:
+    """The mean of differences between runs and those that they were made from, runs × sequences, whose seeds are paired, too.
+
+    Variance: s²(sequences)/n, clustered by `documents` if known, + s²(runs)/k. No interval for one run.
+    """
+    runs, n = differences.shape
+    over_sequences, estimate = differences.mean(axis=0), float(differences.mean())
+    n_documents = None if documents is None else len(np.unique(documents))
+    variance = variance_of_mean(over_sequences, documents)
+    if runs < 2:
+        return Difference(estimate, variance**0.5, n, (runs, runs), n_documents)
+    over_runs = float(differences.mean(axis=1).var(ddof=1)) / runs
+    independent = n if n_documents is None else n_documents
+    low, high, p_value = interval_and_p_value(estimate, (variance, over_runs), (independent - 1, runs - 1))
+    return Difference(
+        estimate_nats=estimate,
+        standard_error_sequences_nats=variance**0.5,
+        n_sequences=n,
+        n_seeds=(runs, runs),
+        n_documents=n_documents,
+        standard_error_seeds_nats=over_runs**0.5,
+        standard_error_nats=(variance + over_runs) ** 0.5,
+        degrees_of_freedom=runs - 1,
+        low_nats=low,
+        high_nats=high,
+        p_value=p_value,
+    )
+
+
 def half_width(of_cell: SeedVariance, seeds: int) -> float:
     """Half the interval of a cell's mean over `seeds` seeds, on the fixed validation set, in nats."""
     return float(stats.t.isf((1 - CONFIDENCE) / 2, of_cell.degrees_of_freedom) * np.sqrt(of_cell.variance / seeds))

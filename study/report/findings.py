@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from study.base.grouping import grouped
-from study.base.quantities import budget_words, compact, plural
+from study.base.quantities import budget_words, bytes_text, compact, plural
 from study.base.text import shape_and_variant, status_words
 from study.counting.parameters import parameters, what_doubling_adds
 from study.evidence.cells import CellResult, difference_between, measured
 from study.evidence.comparisons import why_left_out
+from study.evidence.compressions import Compression
 from study.evidence.evidence import Evidence
 from study.evidence.gains import Gain, Rise, TokenGain, flops_fronts, spending_fronts, way
 from study.evidence.ledgers import OBJECTIVE, summarise_exclusions
@@ -67,12 +68,22 @@ def loss_findings(evidence: Evidence) -> list[str]:
         sentences.append(f"{unlike[0].upper()}{unlike[1:]}.")
     for among in kinds.values():
         sentences += family_sentences(among)
+    sentences += map(compression_words, evidence.compressions)
     sentences += [*_cut_sentences(evidence), *_spending_sentences(evidence), *dominance_sentences(evidence)]
     best = [] if evidence.comparisons.weigh_depth_or_width else list(_best(evidence))
     if sentences:
         return [*sentences, *best, *_longest(evidence)]
     none = f"No comparison at equal parameters: {evidence.comparisons.reason}{_unbracketed(evidence)}."
     return [*([none, *best] if evidence.sweep.iso_parameters else [*best, none]), *_longest(evidence)]
+
+
+def compression_words(one: Compression) -> str:
+    """What a compression costs, and how it stands beside the smaller encoder nearest in bytes."""
+    made = f"rounding adds {one.against_source.to_text()}"
+    if one.against is None or one.beside is None:
+        return f"{one.name} ({bytes_text(one.bytes)}): {made}."
+    side = "below" if one.against.estimate_nats < 0 else "above"
+    return f"{one.name} ({bytes_text(one.bytes)}) ends {one.against.size_text} {side} {one.beside}; {made}."
 
 
 def missing_comparison(evidence: Evidence) -> str:

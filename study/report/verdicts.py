@@ -24,7 +24,7 @@ from study.evidence.paired import Difference
 from study.evidence.rate_transfer import RateTransfer
 from study.evidence.score_trends import Verdict as TrendVerdict
 from study.laws.law_fits import LawFit
-from study.report.findings import missing_comparison, run_count, why_excluded
+from study.report.findings import compression_words, missing_comparison, run_count, why_excluded
 from study.report.pair_sentences import READING_REMEDIES, WHAT_HELPS, connected, kind_of, pair_kinds, what_lowers, why_unknown
 from study.report.score_sentences import best_variant
 
@@ -128,6 +128,13 @@ def _average_trend(scores: DownstreamEvidence) -> str:
     trend = scores.average.trend
     interval = "no interval" if trend.low is None else f"95% interval {trend.low:+.2f} to {trend.high:+.2f}"
     return f"averaged over tasks, scores have a rank correlation of {trend.correlation:+.2f} with the falling loss ({interval})"
+
+
+def _on_compressions(evidence: Evidence) -> Verdict:
+    clauses = [compression_words(one).removesuffix(".") for one in evidence.compressions[:MOST_KINDS]]
+    certainty = f"Each interval is for its pair alone. {_measured_over([one.against_source for one in evidence.compressions])}"
+    figures = ("loss_against_parameters",)
+    return Verdict(_sentence(evidence, clauses), certainty, _larger_sweep(evidence), figures)
 
 
 def _on_cuts(evidence: Evidence) -> Verdict:
@@ -478,6 +485,7 @@ def _on_goal(evidence: Evidence) -> Verdict:
 _TOPICS: tuple[tuple[Callable[[Evidence], bool], Callable[[Evidence], Verdict]], ...] = (
     (lambda evidence: evidence.goal is not None, _on_goal),
     (lambda evidence: asks_about(evidence, "score", "task") and evidence.downstream is not None, _on_scores),
+    (lambda evidence: asks_about(evidence, "int8", "bf16", "bit") and bool(evidence.compressions), _on_compressions),
     (lambda evidence: bool(evidence.spendings), _on_spendings),
     (lambda evidence: asks_about(evidence, "token") and bool(evidence.token_gains), _on_tokens),
     (lambda evidence: asks_about(evidence, "learning rate") and bool(evidence.rate_transfers), _on_rates),
