@@ -65,9 +65,8 @@ replicate: .venv/.installed ## fit published scaling studies again, into results
 bench: .venv/.installed-dev ## measure training speed and all else that should be fast, into results/bench
 	.venv/bin/study bench
 
-latency: .venv/.installed ## measure the latency table of this machine in fp32 and int8, into results/reference/latency
-	.venv/bin/study latency --models bert-tiny,bert-mini,bert-small,bert-medium,bert-base --shapes 2x256,8x128 --precision fp32,int8 \
-	  --into results/reference/latency
+latency: .venv/.installed ## measure the latency table of this machine in fp32 and int8, into results/latency
+	.venv/bin/study latency --models bert-tiny,bert-mini,bert-small,bert-medium,bert-base --shapes 2x256,8x128 --precision fp32,int8
 
 reference: .venv/.installed ## write the committed answers and figures anew from their records
 	dirname results/reference/*/sweep.yaml | OMP_NUM_THREADS=1 xargs -P $(WORKERS) -n 1 .venv/bin/study report > /dev/null

@@ -16,7 +16,7 @@ from study.base.machine import cores
 from study.base.quantities import listed, plural, read_shape, read_whole_numbers, seconds_text
 from study.config.presets import kind
 from study.counting.architecture import Architecture, changed, unbuildable
-from study.counting.latency import UNLIKE_BERT, check_environment, unlike_bert, write_table
+from study.counting.latency import UNLIKE_BERT, check_environment, kind_words, write_table
 from study.counting.memory import Device, WeightFormat
 from study.counting.parameters import parameters
 from study.counting.solving import ShapeRules
@@ -237,7 +237,7 @@ def _row(case: LatencyCase, timing: Timing, seconds: list[float]) -> dict[str, A
         "shape": a.shape_name,
         **a.model_dump(include={"depth", "width", "heads", "ffn", "vocabulary", "positions", "segments", "norm"}),
         **{name: total for name, total in parameters(a).totals().items() if name != "parameters"},
-        UNLIKE_BERT: unlike_bert(a),
+        UNLIKE_BERT: kind_words(a),
         "batch": case.batch,
         "sequence_length": case.sequence_length,
         "precision": case.precision,

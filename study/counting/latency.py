@@ -35,7 +35,10 @@ KEY = ("model", "shape", "vocabulary", "norm", "batch", "sequence_length", "prec
 """A row's key; a new measurement replaces the older row."""
 
 UNLIKE_BERT = "unlike_bert"
-"""The column of what an encoder has unlike BERT (`unlike_bert`), empty if nothing; tables of earlier versions lack it."""
+"""The column of what an encoder has unlike BERT (`kind_words`), empty if nothing; tables of earlier versions lack it."""
+
+FOLLOWING_SIZES = ("embedding_width", "layer_groups")
+"""The fields that shapes of one kind lack where they equal the width or the depth."""
 
 _MOST = 1e15
 """The largest number allowed in a table."""
@@ -58,9 +61,15 @@ TERMS = ("call", "layer", "flop", "weight_byte", "activation_byte")
 """The terms of the coefficients, in seconds."""
 
 
-def unlike_bert(architecture: Architecture) -> str:
+def kind_words(architecture: Architecture) -> str:
     """In what an encoder's kind differs from BERT's, such as `position_encoding rotary, norm_kind rms`; empty if in nothing."""
     return ", ".join(f"{field} {value}" for field, value in not_of_berts_kind(architecture).items())
+
+
+def _kind(unlike: str) -> str:
+    """What encoders of one kind have in common of `kind_words`: all but FOLLOWING_SIZES, unless they are all that there is."""
+    parts = [part for part in unlike.split(", ") if not part.startswith(FOLLOWING_SIZES)]
+    return ", ".join(parts) or unlike
 
 
 def check_environment(environment: Mapping[str, Any], root: Path) -> None:
@@ -154,7 +163,7 @@ class LatencyModel:
     Embedding tables are excluded. Coefficients are fitted by non-negative least squares of the relative error to a `statistic`
     of the calls: the median, the 95th percentile, or the fastest. `error` is the median and `worst_error` the largest relative
     leave-one-shape-out error; they say little outside the measured `ranges` (RANGED), or for encoders of another kind than
-    those measured, of which `unlike_bert` says what they have unlike BERT.
+    those measured, of which `unlike_bert` says what they have in common that BERT has not.
     """
 
     statistic: Statistic
@@ -178,7 +187,7 @@ class LatencyModel:
         """The quantities outside the measured ranges, and the fields in which the encoder is unlike the measured ones."""
         values = _ranged(architecture, batch, sequence_length)
         outside = [name for name, (least, largest) in self.ranges.items() if not least <= values[name] <= largest]
-        if unlike_bert(architecture) == self.unlike_bert:
+        if _kind(kind_words(architecture)) == self.unlike_bert:
             return outside
         return [*outside, *(field.replace("_", " ") for field in not_of_berts_kind(architecture) or {"BERT's kind": None})]
 
@@ -209,10 +218,10 @@ def fit_latency(
 
     Raises InputError without such rows, with fewer than three shapes, or with only one depth or width.
     """
-    measured_kind = "" if kind is None else unlike_bert(kind)
-    if table[(table[UNLIKE_BERT] == measured_kind) & (table["precision"] == precision)]["shape"].nunique() < FEWEST_OF_A_KIND:
+    measured_kind, kinds = "" if kind is None else _kind(kind_words(kind)), table[UNLIKE_BERT].map(_kind)
+    if table[(kinds == measured_kind) & (table["precision"] == precision)]["shape"].nunique() < FEWEST_OF_A_KIND:
         measured_kind = ""
-    rows, settings = _rows_of(table[table[UNLIKE_BERT] == measured_kind], precision, threads), "all batches and lengths"
+    rows, settings = _rows_of(table[kinds == measured_kind], precision, threads), "all batches and lengths"
     if setting is not None:
         exact = rows[(rows["batch"] == setting[0]) & (rows["sequence_length"] == setting[1])]
         if exact["shape"].nunique() >= FEWEST_SHAPES:

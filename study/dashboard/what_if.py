@@ -12,7 +12,7 @@ from study.base.errors import InputError
 from study.base.quantities import read_whole
 from study.base.schema import number_in
 from study.counting.architecture import Architecture, unbuildable, unlike_bert
-from study.counting.latency import LatencyModel, fit_latency, read_table
+from study.counting.latency import LatencyModel, fit_latency, kind_words, read_table
 from study.counting.memory import WeightFormat, inference_memory
 from study.counting.named_models import catalogue, named
 from study.counting.parameters import parameters
@@ -178,22 +178,24 @@ def _latencies(
                     "error": model.error,
                     "beyond": model.beyond(architecture, *setting),
                 }
-                for model in _latency_models(library, path, precision, setting)
+                for model in _latency_models(library, path, architecture, precision, setting)
             ]
         except InputError as error:
             rows.append({"machine": machine, "problem": f"its table {'; '.join(each.message for each in error.problems)}"})
     return rows
 
 
-def _latency_models(library: Library, path: Path, precision: WeightFormat, setting: tuple[int, int]) -> list[LatencyModel]:
-    """The latency model of each number of threads that a table has; raises InputError for an unsuitable table."""
+def _latency_models(
+    library: Library, path: Path, kind: Architecture, precision: WeightFormat, setting: tuple[int, int]
+) -> list[LatencyModel]:
+    """The latency model of a kind for each number of threads that a table has; raises InputError for an unsuitable table."""
 
     def fitted() -> list[LatencyModel]:
         table = read_table(path)
         threads = sorted(table.loc[table["precision"] == precision, "threads"].unique().tolist())
-        return [fit_latency(table, precision, count, setting) for count in threads or (None,)]
+        return [fit_latency(table, precision, count, setting, kind=kind) for count in threads or (None,)]
 
-    return library.kept(("latency", path, stamp_of(path), precision, setting), fitted)
+    return library.kept(("latency", path, stamp_of(path), kind_words(kind), precision, setting), fitted)
 
 
 def _prediction(library: Library, asked: Mapping[str, str], architecture: Architecture, length: int) -> dict[str, Any] | None:

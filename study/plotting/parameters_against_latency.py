@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from study.base.errors import InputError
 from study.base.quantities import seconds_text
-from study.counting.latency import TIMES, read_table
+from study.counting.latency import TIMES, UNLIKE_BERT, read_table
 from study.plotting.style import (
     drawable,
     halo,
@@ -29,17 +29,21 @@ LATENCY = "seconds a call (median)"
 
 
 def frame(table: pd.DataFrame, precision: str = "fp32", threads: int | None = None) -> pd.DataFrame:
-    """One row per case of one precision and number of threads (default: the table's largest), panel by panel.
+    """One row per case of one kind, precision and number of threads (default: the table's largest), panel by panel.
 
-    Raises InputError if the table has no such case.
+    The kind is BERT's if the table has any of it, else the most frequent; encoders of others are not drawn. Raises InputError
+    if the table has no such case.
     """
     chosen = table[table["precision"] == precision]
+    kinds = chosen[UNLIKE_BERT]
+    if len(kinds):
+        chosen = chosen[kinds == ("" if (kinds == "").any() else kinds.mode()[0])]
     if not chosen.empty:
         chosen = chosen[chosen["threads"] == (chosen["threads"].max() if threads is None else threads)]
     if chosen.empty:
         wanted = precision if threads is None else f"{precision} at {threads} threads"
         raise InputError.at("latency table", f"has no times in {wanted}; measure them with study latency")
-    columns = ["model", "depth", "width", PARAMETERS, "batch", "sequence_length", "device", "precision", "threads"]
+    columns = ["model", "depth", "width", PARAMETERS, "batch", "sequence_length", "device", "precision", "threads", UNLIKE_BERT]
     data = chosen[[*columns, "n", *TIMES]].sort_values(["sequence_length", "batch", PARAMETERS])
     names = [f"{batch} x {length} tokens" for batch, length in zip(data["batch"], data["sequence_length"], strict=True)]
     return data.assign(panel=names, tokens_per_second=data["batch"] * data["sequence_length"] / data["median_seconds"])
@@ -99,5 +103,6 @@ def write(table: Path) -> None:
 def _note(data: pd.DataFrame) -> str:
     first, n = data.iloc[0], data["n"]
     calls = f"{n.min()} to {n.max()} calls each" if n.min() < n.max() else f"{n.min()} calls each"
-    where = f"{first['device']}, {first['precision']}, {first['threads']} CPU threads"
+    kind = f"with {first[UNLIKE_BERT]}" if first[UNLIKE_BERT] else "encoders of BERT's kind"
+    where = f"{kind}, {first['device']}, {first['precision']}, {first['threads']} CPU threads"
     return f"{where}; {calls}; bars: fastest to 95th percentile"

@@ -28,7 +28,7 @@ from study.base.shipped import PACKAGE
 from study.base.text import aligned
 from study.config.presets import kind
 from study.counting.architecture import SIZES, Architecture
-from study.counting.latency import LatencyModel, Statistic, fit_latency, read_table, unlike_bert
+from study.counting.latency import LatencyModel, Statistic, fit_latency, kind_words, read_table
 from study.counting.memory import WeightFormat, encoder_bytes, inference_memory
 from study.counting.named_models import catalogue
 from study.counting.parameters import TOTALS, parameters
@@ -97,14 +97,14 @@ class Solved:
 
 def named_shape(shape: Architecture) -> str | None:
     """The named model of the same kind, depth, width, heads and ffn, BERT's own first; None without one."""
-    return _named_by_sizes().get((unlike_bert(shape), *shape.sizes))
+    return _named_by_sizes().get((kind_words(shape), *shape.sizes))
 
 
 @cache
 def _named_by_sizes() -> dict[tuple[str, int, int, int, int], str]:
     preferred = sorted(catalogue(), key=lambda model: (model.family != "BERT", not model.family.startswith("BERT")))
     kinds = {model.short_name: kind(model.short_name, "") for model in reversed(preferred)}
-    return {(unlike_bert(shape), *shape.sizes): name for name, shape in kinds.items()}
+    return {(kind_words(shape), *shape.sizes): name for name, shape in kinds.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -229,8 +229,10 @@ def test_a_damaged_number_of_a_table_is_told_by_whoever_reads_it_or_adds_to_it(
 
 
 def test_the_figure_shows_every_case_of_one_precision() -> None:
-    data = parameters_against_latency.frame(pd.concat([synthetic_table(), synthetic_table(threads=1)]))
-    assert len(data) == 20
+    modern = synthetic_table(kind="modern")
+    data = parameters_against_latency.frame(pd.concat([synthetic_table(), synthetic_table(threads=1), modern]))
+    assert len(data) == 20, "of BERT's kind where there are such"
+    assert len(parameters_against_latency.frame(modern)) == 20
     assert set(data["threads"]) == {2}
     assert data["panel"].unique().tolist() == ["1 x 128 tokens", "32 x 128 tokens", "1 x 512 tokens", "32 x 512 tokens"]
     figure = parameters_against_latency.draw(data)

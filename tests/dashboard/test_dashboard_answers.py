@@ -512,18 +512,22 @@ def test_latency_comes_from_the_tables_below_the_folder() -> None:
     reference = Path(__file__).resolve().parents[2] / "results" / "reference"
     for root in (reference, reference.parent):
         (row,) = what_if(Library(root), {"batch": "1"})["latency"]
-        assert (row["machine"], row["threads"]) == ("amd-epyc-avx512", 2)
+        assert (row["machine"], row["threads"]) == ("amd-epyc-family-25-avx2", 2)
         assert 0 < row["seconds"] < 5
     assert what_if(Library(reference), {"depth": "40"})["latency"][0]["beyond"] == ["depth"]
     assert what_if(Library(reference), {"activation": "geglu"})["latency"][0]["beyond"] == ["activation"]
+    of_its_own_kind = {"depth": "4", "width": "256", "heads": "4", "ffn": "1024", "position_encoding": "rotary"}
+    of_its_own_kind |= {"distance_bias": "learned"}
+    assert what_if(Library(reference), of_its_own_kind)["latency"][0]["beyond"] == []
 
 
 def test_a_table_without_times_in_a_precision_says_so_and_shows_no_others() -> None:
     library = Library(Path(__file__).resolve().parents[2] / "results" / "reference")
-    plain, whole = (what_if(library, {"batch": "1", "precision": precision}) for precision in ("fp32", "int8"))
-    (row,) = whole["latency"]
+    plain, whole, half = (what_if(library, {"batch": "1", "precision": form}) for form in ("fp32", "int8", "bf16"))
+    (row,) = half["latency"]
     assert "seconds" not in row
-    assert row["problem"].startswith("its table has no times in int8; it has fp32 at 2 threads")
+    assert row["problem"].startswith("its table has no times in bf16; it has fp32 at 2 threads, int8 at 2 threads")
+    assert whole["latency"][0]["seconds"] < plain["latency"][0]["seconds"]
     memory, other = (each["account"]["memory"] for each in (whole, plain))
     assert memory["inference"]["weights_bytes"] < 0.3 * other["inference"]["weights_bytes"]
     assert memory["training"] == other["training"]

@@ -18,7 +18,7 @@ from study.benching.latency import hardware_environment
 from study.cli import commands
 from study.config.presets import kind as preset_or_model
 from study.counting.architecture import Architecture, changed, unbuildable
-from study.counting.latency import TIMES, fit_latency, write_table
+from study.counting.latency import TIMES, fit_latency, read_table, write_table
 from study.counting.memory import WeightFormat, encoder_bytes, inference_memory, memory_of
 from study.counting.parameters import flops_per_token, parameters
 from study.shapes.right_sizing import UNRANKED, ShapeQuery, Solved
@@ -453,3 +453,13 @@ def test_latency_of_a_kind_is_predicted_from_its_own_times_where_there_are_enoug
     assert any("with position_encoding rotary, distance_bias learned" in note for note in both.notes)
     assert not any("BERT's position encoding" in note for note in both.notes)
     assert any("BERT's position encoding, distance bias" in note for note in alone.notes)
+
+
+def test_the_shipped_table_has_times_of_several_kinds_in_both_formats() -> None:
+    shipped = read_table(Path(__file__).resolve().parents[2] / "results" / "reference" / "latency")
+    for kind in ("bert", "modern", "albert-base", "modernbert-base"):
+        wanted = preset_or_model(kind, "--kind")
+        for precision in ("fp32", "int8"):
+            model = fit_latency(shipped, precision, kind=wanted)
+            assert not {*model.beyond(wanted, 1, 128)} - {"depth", "width"}, kind
+            assert model.error < 0.2
