@@ -264,7 +264,7 @@ def measured_models(shapes: str, names: str, vocabulary: int, positions: int, of
     Raises InputError with every bad name and shape.
     """
     template = kind(of_kind, "--kind")
-    rules = ShapeRules(ffn_ratio=template.ffn / template.width, even_heads=template.rotary)
+    rules = ShapeRules(template.head_width, template.ffn / template.width, even_heads=template.rotary)
     models: dict[str, Architecture] = {}
     problems: list[Problem] = []
     for name in listed(names):
@@ -290,7 +290,7 @@ def measured_models(shapes: str, names: str, vocabulary: int, positions: int, of
             continue
         if problem := unbuildable(architecture):
             problems.append(Problem(f"--shapes {depth}x{width}", f"has {problem}"))
-        models[architecture.shape_name if of_kind == "bert" else f"{of_kind} {architecture.shape_name}"] = architecture
+        models[f"{of_kind} {architecture.shape_name}" if kind_words(template) else architecture.shape_name] = architecture
     if not models and not problems:
         problems.append(Problem("--models", "nothing to measure; give --models bert-tiny,… or --shapes 2x128,…"))
     if problems:

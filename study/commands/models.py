@@ -229,7 +229,11 @@ kind_option = click.option(
 @click.option("--depth", default="1:24", show_default=True, help="Depths to consider.")
 @click.option("--width", default="64:2048", show_default=True, help="Widths to consider.")
 @click.option("--width-multiple", type=CountRange(1), default=64, show_default=True)
-@click.option("--head-width", type=CountRange(1), help="Widths are multiples of it.  [default: what is nearest to 64]")
+@click.option(
+    "--head-width",
+    type=CountRange(1),
+    help="Widths are multiples of it.  [default: what is nearest to that of --kind, BERT's 64]",
+)
 @click.option("--ffn-ratio", type=FiniteRange(0.001, 1000), help="F over H.  [default: that of --kind, BERT's 4]")
 @kind_option
 @click.option("--vocabulary", type=CountRange(1), default=30522, show_default=True, help="Word pieces V.")

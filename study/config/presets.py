@@ -38,4 +38,5 @@ def kind(name: str, option: str) -> Architecture:
     try:
         return named(name).model_copy(update={"contact_head": False})
     except InputError as error:
-        raise InputError(Problem(f"{option} {problem.place}", problem.message) for problem in error.problems) from None
+        presets = f" (or a preset: {', '.join(PRESETS)})"
+        raise InputError(Problem(f"{option} {each.place}", each.message + presets) for each in error.problems) from None

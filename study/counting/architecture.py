@@ -339,7 +339,7 @@ class Architecture(Strict):
     @property
     def orders_tokens(self) -> bool:
         """Whether the encoder has any source of token order."""
-        neighbours = (self.trigram_embedding, self.convolution_kernel, self.attention_window)
+        neighbours = (self.trigram_embedding, self.convolution_kernel, self.attention_window, self.enhanced_mask_decoder)
         return self.position_encoding != "none" or self.distance_bias != "none" or any(neighbours)
 
     @property

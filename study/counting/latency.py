@@ -213,13 +213,13 @@ def fit_latency(
 ) -> LatencyModel:
     """The latency model of a table's encoders of a kind, in one precision and number of threads (default: the only one).
 
-    The kind is BERT's, or that of `kind` if FEWEST_OF_A_KIND of its shapes were measured. `setting` is the batch and sequence
-    length to predict for; if FEWEST_SHAPES have it, only their rows are fitted.
+    The kind is BERT's, or that of `kind` if FEWEST_OF_A_KIND of its shapes were measured, of two depths and widths. `setting`
+    is the batch and sequence length to predict for; if FEWEST_SHAPES have it, only their rows are fitted.
 
     Raises InputError without such rows, with fewer than three shapes, or with only one depth or width.
     """
     measured_kind, kinds = "" if kind is None else _kind(kind_words(kind)), table[UNLIKE_BERT].map(_kind)
-    if table[(kinds == measured_kind) & (table["precision"] == precision)]["shape"].nunique() < FEWEST_OF_A_KIND:
+    if not _suffice(table[(kinds == measured_kind) & (table["precision"] == precision)], threads):
         measured_kind = ""
     rows, settings = _rows_of(table[kinds == measured_kind], precision, threads), "all batches and lengths"
     if setting is not None:
@@ -259,6 +259,12 @@ def fit_latency(
     )
 
 
+def _suffice(rows: pd.DataFrame, threads: int | None) -> bool:
+    """Whether rows of one kind and precision have shapes enough, of several depths and widths, at these threads."""
+    at = rows if threads is None else rows[rows["threads"] == threads]
+    return at["shape"].nunique() >= FEWEST_OF_A_KIND and min(at["depth"].nunique(), at["width"].nunique()) > 1
+
+
 def _rows_of(table: pd.DataFrame, precision: WeightFormat, threads: int | None) -> pd.DataFrame:
     rows = table[table["precision"] == precision]
     counts = sorted(rows["threads"].unique().tolist())
@@ -276,7 +282,9 @@ def _rows_of(table: pd.DataFrame, precision: WeightFormat, threads: int | None) 
 def _architecture(row: Mapping[Hashable, Any], kind: Architecture | None) -> Architecture:
     """A row's encoder, of BERT's kind if no other is given."""
     sizes = ("depth", "width", "heads", "ffn", "vocabulary", "positions", "segments", "norm")
-    own = {} if kind is None else kind.model_dump()
+    words = dict(part.partition(" ")[::2] for part in str(row[UNLIKE_BERT]).split(", "))
+    following = {field: int(words[field]) if field in words else None for field in FOLLOWING_SIZES}
+    own = {} if kind is None else kind.model_dump() | following
     return Architecture.parse(own | {name: row[name] for name in sizes}, place="--latency-table")
 
 

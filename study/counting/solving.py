@@ -133,11 +133,19 @@ class Space:
         step = self.rules.width_multiple
         return range(-(-self.widths.start // step) * step, self.widths.stop, step)
 
+    def shapes(self) -> list[Architecture]:
+        """All shapes, shallow to deep, narrow to wide; raises InputError where none is possible in the template's kind."""
+        if shapes := list(self):
+            return shapes
+        first = self.rules.shape(self.depths.start, self._steps[-1], self.template)
+        message = f"no shape of this kind is possible ({self}), such as {first.shape_name}: {_impossible(first)}"
+        raise InputError.at("--kind", f"{message}; give other depths, widths or another --head-width")
+
     def at(self, depth: int) -> Iterator[Architecture]:
         """The shapes of a depth, narrow to wide, without those that are impossible in the template's kind."""
         for width in self._steps:
             shape = self.rules.shape(depth, width, self.template)
-            if not not_of_berts_kind(shape) or _is_possible(shape):
+            if not not_of_berts_kind(shape) or _impossible(shape) is None:
                 yield shape
 
     def __iter__(self) -> Iterator[Architecture]:
@@ -150,11 +158,12 @@ class Space:
         return f"depths {self.depths.start} to {self.depths.stop - 1}, {widths}"
 
 
-def _is_possible(shape: Architecture) -> bool:
+def _impossible(shape: Architecture) -> str | None:
+    """Why a shape cannot be built, None if it can."""
     try:
-        return unbuildable(changed(shape, {})) is None
-    except InputError:
-        return False
+        return unbuildable(changed(shape, {}))
+    except InputError as error:
+        return "; ".join(problem.message for problem in error.problems)
 
 
 def on_contour(space: Space, goal: Goal, tolerance: float) -> list[Architecture]:
@@ -162,7 +171,7 @@ def on_contour(space: Space, goal: Goal, tolerance: float) -> list[Architecture]
 
     Raises InputError, naming the nearest amount, if none is.
     """
-    shapes = list(space)
+    shapes = space.shapes()
     if fitting := [shape for shape in shapes if abs(goal.off(shape)) <= tolerance]:
         return fitting
     missing = f"no shape has {goal.text(goal.amount)} {goal.words} within {100 * tolerance:g}% ({space})"
@@ -177,13 +186,12 @@ def under(space: Space, goals: Sequence[Goal]) -> list[Architecture]:
 
     Raises InputError if there is none, naming the least reachable amount for each impossible one.
     """
-    widest = []
+    shapes, widest = space.shapes(), []
     for depth in space.depths:
         fitting = [shape for shape in space.at(depth) if all(goal.count(shape) <= goal.amount for goal in goals)]
         widest += fitting[-1:]
     if widest:
         return widest
-    shapes = list(space)
     problems = []
     for goal in goals:
         least = min(shapes, key=goal.count)

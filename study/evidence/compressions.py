@@ -21,13 +21,15 @@ from study.store.sweep_folder import SweepFolder
 
 @dataclass(frozen=True)
 class Compression:
-    """Runs of no steps in one format, made from the runs of one cell, and their loss minus that of these.
+    """Runs of no steps in one format, made alike from the runs of one cell, and their loss minus that of these.
 
-    `beside` is the cell of another shape, trained alike, that is nearest in bytes, and `against` the loss minus its; both are
+    They have the source's shape, or fewer layers, neurons or narrower tables; `rounds` says that only their numbers differ.
+    `beside` is the cell of a smaller shape, trained alike, that is nearest in bytes, and `against` the loss minus its; both are
     None without one. Bytes are those of the MLM model's weights.
     """
 
     name: str
+    rounds: bool
     bytes: int
     against_source: Difference
     beside: str | None = None
@@ -45,8 +47,8 @@ def compressions_of(
     records = [record for run in made["run_id"] if (record := folder.run(str(run)).record()) is not None]
     of_run = {run: cell for cell in cells for run in cell.runs}
     alike_by = grouped(
-        [record for record in records if _source(record) in of_run],
-        lambda record: (record.config.recipe.weights, record.config.architecture, of_run[_source(record)].name),
+        [record for record in records if _source(record) in of_run and not of_run[_source(record)].per_byte],
+        lambda record: (record.config.recipe.weights, record.config.architecture, _kept(record), of_run[_source(record)].name),
     )
     found = [_compression(folder, ledger, alike, of_run[_source(alike[0])], cells, seeds) for alike in alike_by.values()]
     return tuple(sorted(found, key=lambda compression: compression.bytes))
@@ -55,6 +57,11 @@ def compressions_of(
 def _source(record: RunRecord) -> str:
     start = record.config.recipe.init_from
     return "" if start is None else start.folder.name
+
+
+def _kept(record: RunRecord) -> object:
+    start = record.config.recipe.init_from
+    return None if start is None else start.keep
 
 
 def _compression(
@@ -69,24 +76,26 @@ def _compression(
     rows = ledger.set_index("run_id").loc[[record.run_id for record in made]]
     losses = np.array([per_masked_token(folder.run(str(run)), row) for run, row in rows.iterrows()])
     before = source.losses[[source.runs.index(_source(record)) for record in made]]
-    name, size = f"{form} {architecture.shape_name}", model_bytes(architecture, form)
+    keep = _kept(made[0]) if architecture.depth < source.architecture.depth else None
+    name, size = f"{form} {architecture.shape_name}{f' ({keep} layers)' if keep else ''}", model_bytes(architecture, form)
+    rounds = architecture == source.architecture
     of_source = difference_over_runs(losses - before, source.documents)
     beside = min(_rivals(source, cells), key=lambda cell: abs(model_bytes(cell.architecture) - size), default=None)
     if beside is None:
-        return Compression(name, size, of_source)
+        return Compression(name, rounds, size, of_source)
     variances = [seeds[cell.name] for cell in (source, beside) if cell.name in seeds]
     documents = documents_of((source, beside))
     against = paired_difference(losses, beside.losses, variances if len(variances) == 2 else None, documents)
-    return Compression(name, size, of_source, _in_bytes(beside.architecture), against)
+    return Compression(name, rounds, size, of_source, _in_bytes(beside.architecture), against)
 
 
 def _rivals(source: CellResult, cells: Sequence[CellResult]) -> list[CellResult]:
-    """The usable cells of another shape, but of the source's variant, budget and validation."""
+    """The usable cells of smaller shapes, but of the source's variant, budget and validation."""
     return [
         cell
         for cell in cells
         if cell.usable
-        and cell.architecture != source.architecture
+        and cell.parameters < source.parameters
         and (cell.settings, cell.budget, cell.validation) == (source.settings, source.budget, source.validation)
     ]
 

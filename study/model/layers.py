@@ -310,8 +310,9 @@ def without_masks(
     x_BxSxD: Float[Tensor, "B S D"], masks_BxS: Bool[Tensor, "B S"], attended_BxS: Bool[Tensor, "B S"] | None
 ) -> Float[Tensor, "B S D"]:
     """Zeros at masks, and elsewhere x · (1 − MASKS_IN_TRAINING) ÷ (1 − share of masks among the attended tokens)."""
-    length_B = masks_BxS.shape[1] if attended_BxS is None else attended_BxS.sum(1)
-    scale_B = (1 - MASKS_IN_TRAINING) / (1 - masks_BxS.sum(1) / length_B)
+    masks_B, length = masks_BxS.sum(1), masks_BxS.shape[1]
+    length_B = torch.full_like(masks_B, length) if attended_BxS is None else attended_BxS.sum(1)
+    scale_B = (1 - MASKS_IN_TRAINING) * length_B / (length_B - masks_B).clamp(min=1)
     return x_BxSxD.masked_fill(masks_BxS[..., None], 0.0) * scale_B[:, None, None].to(x_BxSxD.dtype)
 
 

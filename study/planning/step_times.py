@@ -8,6 +8,7 @@ from statistics import median
 
 import numpy as np
 
+from study.base.grouping import grouped
 from study.base.quantities import plural
 from study.config.run_config import RunConfig
 from study.counting.memory import Precision
@@ -90,8 +91,6 @@ def step_times(
     """
     of_own, of_others = ([timed for record in records if (timed := _timed(record, slot))] for records in (own, others))
     used, where = (of_own, "of this sweep") if of_own else (of_others, "of other sweeps here")
-    if of_own and not _spread(of_own) and _spread([*of_own, *of_others]):
-        used, where = [*of_own, *of_others], "of this sweep and others here"
     share = _share(slot, len(slot.indices), slot.threads, slot.sharing)
     if not used:
         rate = share.amount * ASSUMED_FLOPS_PER_SECOND[slot.device]
@@ -100,19 +99,30 @@ def step_times(
         return StepTimes({}, overhead, rate, start, f"{_words(overhead, rate)}, assumed, without earlier runs")
     used = [timed for timed in used if precision in (None, timed.ran_on.precision)] or used
     note = _precisions(used, precision)
+    joined: list[_Timed] = []
     if alike := [timed for timed in used if timed.share == share]:
-        used, source = alike, f"by {plural(len(alike), 'earlier run')} {where}{note}"
+        used, also = (
+            alike,
+            [timed for timed in of_others if timed.share == share and precision in (None, timed.ran_on.precision)],
+        )
+        if of_own and not _spread(alike) and _spread([*alike, *also]):
+            joined, where = also, "of this sweep and others here"
+        source = f"by {plural(len(used) + len(joined), 'earlier run')} {where}{note}"
     else:
         had = f"{plural(len(used), 'earlier run')} {where} with another share of a device (now {_share_words(slot)})"
         source = f"scaled from {had}{note}"
-    scaled: dict[tuple[object, ...], list[tuple[float, float]]] = {}
-    for timed in used:
-        scaled.setdefault(timed.work, []).append((timed.flops, timed.seconds * timed.share.amount / share.amount))
-    steps = [(times[0][0], median(seconds for _, seconds in times)) for times in scaled.values()]
-    overhead, rate = _fitted(steps)
-    measured = {work: seconds for work, (_, seconds) in zip(scaled, steps, strict=True)}
+    steps = _median_steps(used, share)
+    overhead, rate = _fitted([*(_median_steps(joined, share) | steps).values()])
+    measured = {work: seconds for work, (_, seconds) in steps.items()}
     start = median(timed.start_seconds for timed in used)
     return StepTimes(measured, overhead, rate, start, f"{_words(overhead, rate)}, {source}")
+
+
+def _median_steps(used: Sequence[_Timed], share: Share) -> dict[tuple[object, ...], tuple[float, float]]:
+    """FLOPs and median seconds of each kind of step on a share of the devices."""
+    of_work = grouped(used, lambda timed: timed.work)
+    scaled = {work: [timed.seconds * timed.share.amount / share.amount for timed in alike] for work, alike in of_work.items()}
+    return {work: (of_work[work][0].flops, median(seconds)) for work, seconds in scaled.items()}
 
 
 def _spread(timed: Sequence[_Timed]) -> bool:

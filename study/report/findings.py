@@ -79,7 +79,7 @@ def loss_findings(evidence: Evidence) -> list[str]:
 
 def compression_words(one: Compression) -> str:
     """What a compression costs, and how it stands beside the smaller encoder nearest in bytes."""
-    made = f"rounding adds {one.against_source.to_text()}"
+    made = f"{'rounding' if one.rounds else 'compressing'} adds {one.against_source.to_text()}"
     if one.against is None or one.beside is None:
         return f"{one.name} ({bytes_text(one.bytes)}): {made}."
     side = "below" if one.against.estimate_nats < 0 else "above"

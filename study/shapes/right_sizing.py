@@ -32,7 +32,7 @@ from study.counting.latency import LatencyModel, Statistic, fit_latency, kind_wo
 from study.counting.memory import WeightFormat, encoder_bytes, inference_memory
 from study.counting.named_models import catalogue
 from study.counting.parameters import TOTALS, parameters
-from study.counting.solving import HEAD_WIDTH, Goal, ShapeRules, Space, on_contour, under
+from study.counting.solving import Goal, ShapeRules, Space, on_contour, under
 from study.shapes.accounts import Conditions, memory_in, training_flops
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class ShapeQuery:
         amounts = " and ".join(f"{goal.text(goal.amount)} {goal.words}" for goal in goals)
         budgets = self.under or len(goals) > 1
         if not goals:
-            shapes, question = list(space), "the smallest shape at each depth"
+            shapes, question = space.shapes(), "the smallest shape at each depth"
         elif budgets:
             shapes = under(space, goals)
             question = f"the widest shape at each depth under {amounts}"
@@ -211,8 +211,8 @@ class ShapeQuery:
 
     @property
     def _space(self) -> Space:
-        head_width = self.head_width or HEAD_WIDTH
         of_kind = kind(self.kind, "--kind")
+        head_width = self.head_width or of_kind.head_width
         ratio, multiple = self.ffn_ratio or of_kind.ffn / of_kind.width, math.lcm(self.width_multiple, self.head_width or 1)
         rules = ShapeRules(head_width, ratio, multiple, even_heads=of_kind.rotary)
         own = {"vocabulary": self.vocabulary, "positions": self.positions}

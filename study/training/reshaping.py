@@ -308,8 +308,9 @@ def _pruned(weights: dict[str, Tensor], given: Architecture, kept: int, batches:
     for block, of_block in zip(model.encoder.blocks, moments, strict=True):
         assert isinstance(block, Block)
         block.feed_forward.outer.register_forward_pre_hook(of_block.add)
+    read = model.hidden if given.enhanced_mask_decoder else model.encoder  # the decoder runs the last layer in its own way
     for batch in batches:
-        model.encoder(batch.tokens)
+        read(batch.tokens)
     for number, of_block in enumerate(moments):
         name = f"encoder.blocks.{number}.feed_forward."
         outer_HxF = weights[f"{name}outer.weight"]

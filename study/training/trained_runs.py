@@ -45,9 +45,10 @@ def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Ten
     if init_from.grow is not None:
         return grown(trained_weights(folder), given, wanted, init_from.grow, config.seed)
     layers, weights = kept_layers(given.depth, wanted.depth, init_from.keep), trained_weights(folder)
+    given = given.model_copy(update={"segments": wanted.segments})
     if given.generator != wanted.generator:
         weights = {name: tensor for name, tensor in weights.items() if name.startswith(ENCODER)}
-    given = given.model_copy(update={"depth": wanted.depth, "segments": wanted.segments})
+    given = given.model_copy(update={"depth": wanted.depth})
     return shrunk(_with_segments(cut(weights, layers), given), given, config, prepared)
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from study.evidence.compressions import compressions_of
 from study.evidence.evidence import gather
+from study.report.findings import compression_words
 from study.report.verdicts import verdict_of
 from study.store.sweep_folder import SweepFolder
 
@@ -39,3 +43,54 @@ def test_a_question_about_int8_is_answered_by_it() -> None:
     assert "below L4-H40-A2-F160 in fp32 (663 kB); rounding adds +0.0013 nats (+0.0" in verdict.sentence
     other = gather(SweepFolder(REFERENCE / "norm"))
     assert other.compressions == ()
+
+
+def test_what_is_cut_besides_is_no_rounding_and_other_layers_are_no_second_run() -> None:
+    """Records as `study compress --to layers=2,int8` and `layers=2:last,int8` would leave them."""
+    folder = SweepFolder(REFERENCE / "int8_or_smaller")
+    evidence = gather(folder)
+    rounded = evidence.ledger[evidence.ledger["recipe.weights"] == "int8"]["run_id"].tolist()
+    records = {run: folder.run(run).record() for run in rounded}
+    cut: dict[str, Any] = {}
+    for run, keep in zip(rounded, ("first", "first", "last"), strict=True):
+        record = records[run]
+        assert record is not None
+        config, start = record.config, record.config.recipe.init_from
+        assert start is not None
+        recipe = config.recipe.model_copy(update={"start": f"{start.folder}:{keep}"})
+        shallow = config.architecture.model_copy(update={"depth": 2})
+        config = config.model_copy(update={"architecture": shallow, "recipe": recipe})
+        cut[run] = record.model_copy(update={"config": config})
+    given: Any = Cut(folder, cut)
+    found = compressions_of(given, evidence.ledger, evidence.cells, evidence.comparisons.seed_variances)
+    assert {one.name: one.against_source.n_seeds for one in found} == {
+        "int8 L2-H96-A3-F384 (first layers)": (2, 2),
+        "int8 L2-H96-A3-F384 (last layers)": (1, 1),
+    }
+    assert not any(one.rounds for one in found)
+    assert "compressing adds " in compression_words(found[0])
+
+
+class Cut:
+    """A sweep's folder whose runs have other records."""
+
+    def __init__(self, folder: SweepFolder, records: dict[str, Any]) -> None:
+        self.folder, self.records = folder, records
+
+    def run(self, run_id: str) -> Any:
+        run = self.folder.run(run_id)
+        return SimpleNamespace(record=lambda: self.records[run_id], losses_per_token=run.losses_per_token)
+
+
+def test_losses_per_byte_have_no_compressions() -> None:
+    """Their cells hold losses of documents, and a compression's are of sequences."""
+    evidence = gather(SweepFolder(REFERENCE / "vocabulary"))
+    run = evidence.cells[0].runs[0]
+    made = evidence.ledger.assign(steps=0)
+    made["recipe.weights"] = "int8"
+    record = evidence.folder.run(run).record()
+    assert record is not None
+    recipe = record.config.recipe.model_copy(update={"start": str(evidence.folder.run(run).path)})
+    starting = record.model_copy(update={"config": record.config.model_copy(update={"recipe": recipe})})
+    folder: Any = Cut(evidence.folder, dict.fromkeys(made["run_id"], starting))
+    assert compressions_of(folder, made, evidence.cells, evidence.comparisons.seed_variances) == ()

@@ -160,6 +160,20 @@ def test_a_mask_decoder_runs_debertas_last_layer_twice_from_queries_that_know_po
     torch.testing.assert_close(ours.encoder(tokens()), base(tokens()).last_hidden_state, atol=1e-5, rtol=0)
 
 
+def test_a_mask_decoder_alone_tells_tokens_where_they_stand() -> None:
+    ours = model(enhanced_mask_decoder=True, position_encoding="none")
+    assert ours.architecture.orders_tokens
+    same = torch.full((1, 24), 9)
+    assert (ours(same)[0, 0] - ours(same)[0, 1]).abs().max() > 0.01
+    torch.testing.assert_close(ours.encoder(same)[0, 0], ours.encoder(same)[0, 1])
+
+
+def test_sequences_of_masks_alone_have_numbers() -> None:
+    ours = model(token_dropout=7, segments=0)
+    assert ours(torch.full((1, 24), 7)).isfinite().all()
+    assert ours(torch.full((1, 24), 7), attended_BxS=torch.zeros(1, 24, dtype=torch.bool)).isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [

@@ -463,3 +463,24 @@ def test_the_shipped_table_has_times_of_several_kinds_in_both_formats() -> None:
             model = fit_latency(shipped, precision, kind=wanted)
             assert not {*model.beyond(wanted, 1, 128)} - {"depth", "width"}, kind
             assert model.error < 0.2
+
+
+def test_kinds_without_a_possible_shape_say_why() -> None:
+    query: dict[str, Any] = {"parameters": "10M", "width": "64:512"}
+    told = r"no shape of this kind is possible \(depths 1 to 1, .*convolution_kernel stands beside the first of several blocks"
+    for under in (False, True):
+        with pytest.raises(InputError, match=told):
+            ShapeQuery(kind="deberta-v2-xlarge", depth="1", under=under, **query).answer()
+    with pytest.raises(InputError, match=r"--kind mobilbert: .*did you mean 'mobilebert'\?.* \(or a preset: bert, modern\)"):
+        ShapeQuery(kind="mobilbert", **query).answer()
+
+
+def test_a_kind_whose_times_do_not_suffice_is_predicted_by_berts(tmp_path: Path) -> None:
+    """Of one depth alone, or at other threads."""
+    modern, berts = synthetic_table(kind="modern"), synthetic_table()
+    wanted = preset_or_model("modern", "--kind")
+    one_depth = pd.concat([berts, modern.assign(depth=2)])
+    assert fit_latency(one_depth, "fp32", kind=wanted).unlike_bert == ""
+    at_four = pd.concat([berts, berts.assign(threads=4), modern])
+    assert fit_latency(at_four, "fp32", 4, kind=wanted).unlike_bert == ""
+    assert fit_latency(at_four, "fp32", 2, kind=wanted).unlike_bert != ""
