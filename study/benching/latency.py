@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, get_args
 
 from study.base.errors import InputError, Problem, shown
+from study.base.grouping import grouped
 from study.base.machine import cores
 from study.base.quantities import listed, plural, read_shape, read_whole_numbers, seconds_text
 from study.config.presets import kind
@@ -114,9 +115,7 @@ def measure_into(out: Path, options: LatencyOptions, begin: Callable[[str], Prog
     cases, timing = options.cases(), options.timing()
     environment = hardware_environment(options.device)
     check_environment(environment, out)
-    settings: dict[tuple[int, int], list[LatencyCase]] = {}
-    for case in cases:
-        settings.setdefault((case.batch, case.sequence_length), []).append(case)
+    settings = grouped(cases, lambda case: (case.batch, case.sequence_length))
     measured: list[pd.DataFrame] = []
     path = out
     for (batch, length), at in sorted(settings.items(), key=lambda each: math.prod(each[0])):
@@ -264,7 +263,7 @@ def measured_models(shapes: str, names: str, vocabulary: int, positions: int, of
     Raises InputError with every bad name and shape.
     """
     template = kind(of_kind, "--kind")
-    rules = ShapeRules(template.head_width, template.ffn / template.width, even_heads=template.rotary)
+    rules = ShapeRules.like(template)
     models: dict[str, Architecture] = {}
     problems: list[Problem] = []
     for name in listed(names):

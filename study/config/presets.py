@@ -28,15 +28,15 @@ bias, 30% masks (Wettig et al. 2023, arXiv:2202.08005) and Muon (Jordan et al. 2
 def kind(name: str, option: str) -> Architecture:
     """The architecture whose kind of norms, positions, activation and so on a preset or a named model stands for.
 
-    A model's is that which is trained: ESM-2 without its contact head. A preset's has BERT-Base's sizes. Raises InputError, at
-    the `option` that gave it, for an unknown name.
+    A model's is that which is trained, and a preset's has BERT-Base's sizes. Raises InputError, at the `option` that gave it,
+    for an unknown name.
     """
-    from study.counting.named_models import named  # only these commands need them
+    from study.counting.named_models import named, trained  # only these commands need them
 
     if name in PRESETS:
         return changed(named("bert-base"), PRESETS[cast("PresetName", name)].get("architecture", {}))
     try:
-        return named(name).model_copy(update={"contact_head": False})
+        return trained(name)
     except InputError as error:
         presets = f" (or a preset: {', '.join(PRESETS)})"
         raise InputError(Problem(f"{option} {each.place}", each.message + presets) for each in error.problems) from None

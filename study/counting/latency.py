@@ -66,7 +66,7 @@ def kind_words(architecture: Architecture) -> str:
     return ", ".join(f"{field} {value}" for field, value in not_of_berts_kind(architecture).items())
 
 
-def _kind(unlike: str) -> str:
+def common_kind(unlike: str) -> str:
     """What encoders of one kind have in common of `kind_words`: all but FOLLOWING_SIZES, unless they are all that there is."""
     parts = [part for part in unlike.split(", ") if not part.startswith(FOLLOWING_SIZES)]
     return ", ".join(parts) or unlike
@@ -187,9 +187,9 @@ class LatencyModel:
         """The quantities outside the measured ranges, and the fields in which the encoder is unlike the measured ones."""
         values = _ranged(architecture, batch, sequence_length)
         outside = [name for name, (least, largest) in self.ranges.items() if not least <= values[name] <= largest]
-        if _kind(kind_words(architecture)) == self.unlike_bert:
+        if common_kind(kind_words(architecture)) == self.unlike_bert:
             return outside
-        return [*outside, *(field.replace("_", " ") for field in not_of_berts_kind(architecture) or {"BERT's kind": None})]
+        return [*outside, *(field.replace("_", " ") for field in not_of_berts_kind(architecture))]
 
     def to_dict(self) -> dict[str, Any]:
         """The model as plain values."""
@@ -218,7 +218,7 @@ def fit_latency(
 
     Raises InputError without such rows, with fewer than three shapes, or with only one depth or width.
     """
-    measured_kind, kinds = "" if kind is None else _kind(kind_words(kind)), table[UNLIKE_BERT].map(_kind)
+    measured_kind, kinds = "" if kind is None else common_kind(kind_words(kind)), table[UNLIKE_BERT].map(common_kind)
     if not _suffice(table[(kinds == measured_kind) & (table["precision"] == precision)], threads):
         measured_kind = ""
     rows, settings = _rows_of(table[kinds == measured_kind], precision, threads), "all batches and lengths"

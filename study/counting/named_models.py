@@ -83,15 +83,22 @@ OF_THE_TEXT = ("vocabulary", "positions")
 """The sizes of a sweep's runs that its tokeniser and sequence length give."""
 
 
+def trained(name: str) -> Architecture:
+    """The architecture of a named model as it is trained: ESM-2's contact head is fitted to its attention afterwards.
+
+    Raises InputError for an unknown name.
+    """
+    return named(name).model_copy(update={"contact_head": False})
+
+
 @functools.cache
 def trained_values(name: str) -> dict[str, Any]:
     """The fields of a named model for training on another text: all but OF_THE_TEXT, where they differ from BERT's.
 
-    ESM-2's contact head is left out, which its authors fit to the trained encoder's attention. Raises InputError for an unknown
-    name.
+    Raises InputError for an unknown name.
     """
-    architecture = named(name)
-    unlike = {field: value for field, value in unlike_bert(architecture).items() if field not in (*NOT_IN_MLM, "contact_head")}
+    architecture = trained(name)
+    unlike = {field: value for field, value in unlike_bert(architecture).items() if field not in NOT_IN_MLM}
     return {field: getattr(architecture, field) for field in ALWAYS_WRITTEN if field not in OF_THE_TEXT} | unlike
 
 

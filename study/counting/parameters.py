@@ -176,12 +176,23 @@ def _second_pass(a: Architecture, length: int, predictions: int) -> int:
     """
     if not (a.enhanced_mask_decoder and predictions):
         return 0
-    x, rows = Letters.numbers(a), relative_rows(a, length)
-    products = 2 * length * a.width**2 + predictions * (_sum((attention_weights(a, x), ffn_weights(a, x))) - 2 * a.width**2)
+    rows = relative_rows(a, length)
+    keys = length * (2 * a.width**2 + rows * a.width) + 2 * rows * a.width**2
+    scores = 2 * predictions * _pairs_of_last_layer(a, length) * a.width // length
+    return keys + predictions * _weights_per_query(a, length) + scores
+
+
+def _weights_per_query(a: Architecture, length: int) -> int:
+    """Multiply-adds of a token's query in the last layer, but for scores and mixtures: all that keys and values do not need."""
+    x, inner = Letters.numbers(a), a.block_width
+    everywhere = 2 * a.width**2 if a.bottleneck_width is None else inner**2 + 2 * a.width * inner
+    weights = _sum((attention_weights(a, x), ffn_weights(a, x), bottleneck_weights(a, x))) - everywhere
+    return weights + relative_rows(a, length) * a.width
+
+
+def _pairs_of_last_layer(a: Architecture, length: int) -> int:
     windowed = a.attention_window is not None and a.is_local(a.depth - 1)
-    pairs = pairs_within(a.attention_window or 0, length) if windowed else length**2
-    scores = 2 * predictions * pairs * a.width // length
-    return products + scores + 2 * rows * a.width**2 + (length + predictions) * rows * a.width
+    return pairs_within(a.attention_window or 0, length) if windowed else length**2
 
 
 def _attention_products(a: Architecture, length: int) -> int:
@@ -233,14 +244,9 @@ def spared_flops_per_token(architecture: Architecture, sequence_length: int, pre
     any, since a detector reads every token. No convention subtracts it, so counts compare with other code's.
     """
     a = architecture.generator or architecture
-    x = Letters.numbers(a)
-    inner = a.block_width
-    everywhere = 2 * a.width**2 if a.bottleneck_width is None else inner**2 + 2 * a.width * inner
-    weights = _sum((attention_weights(a, x), ffn_weights(a, x), bottleneck_weights(a, x))) - everywhere
-    windowed = a.attention_window is not None and a.is_local(a.depth - 1)
-    seen = pairs_within(a.attention_window or 0, sequence_length) / sequence_length if windowed else sequence_length
-    weights += relative_rows(a, sequence_length) * a.width
-    return 6 * (1 - (predictions + a.pair_head) / sequence_length) * (weights + 2 * seen * inner)
+    seen = _pairs_of_last_layer(a, sequence_length) / sequence_length
+    query = _weights_per_query(a, sequence_length) + 2 * seen * a.block_width
+    return 6 * (1 - (predictions + a.pair_head) / sequence_length) * query
 
 
 def what_doubling_adds(architecture: Architecture) -> dict[str, int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from study.base.errors import InputError, Problem
+from study.base.grouping import grouped
 from study.counting.architecture import Architecture, changed, not_of_berts_kind, unbuildable
 from study.counting.parameters import parameters
 
@@ -39,6 +40,11 @@ class ShapeRules:
     width_multiple: int = 8
     even_heads: bool = False
 
+    @classmethod
+    def like(cls, architecture: Architecture) -> ShapeRules:
+        """The rules by which an encoder of any width has the head width and the ffn ratio of this one."""
+        return cls(architecture.head_width, architecture.ffn / architecture.width, even_heads=architecture.rotary)
+
     def heads(self, width: int) -> int:
         """The divisor of `width` whose head width is nearest to `head_width`, the wider on a tie."""
         small = [heads for heads in range(1, math.isqrt(width) + 1) if width % heads == 0]
@@ -57,12 +63,7 @@ class ShapeRules:
     def shape(self, depth: int, width: int, template: Architecture) -> Architecture:
         """`template` with this depth and width, and heads and ffn by the rules."""
         embedding_width = None if template.embedding_width == width else template.embedding_width
-        sizes = {
-            "depth": depth,
-            "width": width,
-            "heads": self.heads(template.bottleneck_width or width),
-            "ffn": self.ffn(width),
-        }
+        sizes = self.completed({"depth": depth, "width": width, "heads": self.heads(template.bottleneck_width or width)})
         return template.model_copy(update=sizes | {"embedding_width": embedding_width})
 
     def at_parameters(self, target: float, depth: int, template: Architecture) -> Architecture:
@@ -187,8 +188,8 @@ def under(space: Space, goals: Sequence[Goal]) -> list[Architecture]:
     Raises InputError if there is none, naming the least reachable amount for each impossible one.
     """
     shapes, widest = space.shapes(), []
-    for depth in space.depths:
-        fitting = [shape for shape in space.at(depth) if all(goal.count(shape) <= goal.amount for goal in goals)]
+    for of_depth in grouped(shapes, lambda shape: shape.depth).values():
+        fitting = [shape for shape in of_depth if all(goal.count(shape) <= goal.amount for goal in goals)]
         widest += fitting[-1:]
     if widest:
         return widest

@@ -170,12 +170,39 @@ def paired_difference(
     interval is conservative. Losses `per_byte` of masked words are told in bits per byte.
     """
     differences = first.mean(axis=0) - second.mean(axis=0)
-    n, n_seeds = len(differences), (len(first), len(second))
-    n_documents = None if documents is None else len(np.unique(documents))
-    estimate, kind = float(differences.mean()), DifferencePerByte if per_byte else Difference
+    n_seeds, kind = (len(first), len(second)), DifferencePerByte if per_byte else Difference
     if seeds is None:
+        return _difference(differences, n_seeds, documents, kind=kind)
+    noise = variances_of_sum(differences, np.array([1.0, -1.0]), n_seeds, seeds, documents)
+    return _difference(differences, n_seeds, documents, noise, kind)
+
+
+def difference_over_runs(differences: NDArray[np.float64], documents: NDArray[np.int64] | None = None) -> Difference:
+    """The mean of differences between runs and those that they were made from, runs × sequences, whose seeds are paired, too.
+
+    Variance: s²(sequences)/n, clustered by `documents` if known, + s²(runs)/k. No interval for one run.
+    """
+    runs, over_sequences = len(differences), differences.mean(axis=0)
+    if runs < 2:
+        return _difference(over_sequences, (runs, runs), documents)
+    of_runs = SeedVariance(float(differences.mean(axis=1).var(ddof=1)), runs - 1, 1)
+    noise = variances_of_sum(over_sequences, np.ones(1), [runs], [of_runs], documents)
+    return _difference(over_sequences, (runs, runs), documents, noise)
+
+
+def _difference(
+    differences: NDArray[np.float64],
+    n_seeds: tuple[int, int],
+    documents: NDArray[np.int64] | None,
+    noise: tuple[Both, Both] | None = None,
+    kind: type[Difference] = Difference,
+) -> Difference:
+    """The mean over sequences, with an interval if the variances over sequences and seeds and their freedoms are known."""
+    n, estimate = len(differences), float(differences.mean())
+    n_documents = None if documents is None else len(np.unique(documents))
+    if noise is None:
         return kind(estimate, variance_of_mean(differences, documents) ** 0.5, n, n_seeds, n_documents)
-    variances, freedoms = variances_of_sum(differences, np.array([1.0, -1.0]), n_seeds, seeds, documents)
+    variances, freedoms = noise
     low, high, p_value = interval_and_p_value(estimate, variances, freedoms)
     return kind(
         estimate_nats=estimate,
@@ -186,35 +213,6 @@ def paired_difference(
         standard_error_seeds_nats=variances[1] ** 0.5,
         standard_error_nats=sum(variances) ** 0.5,
         degrees_of_freedom=freedoms[1] if freedoms[1] < math.inf else None,
-        low_nats=low,
-        high_nats=high,
-        p_value=p_value,
-    )
-
-
-def difference_over_runs(differences: NDArray[np.float64], documents: NDArray[np.int64] | None = None) -> Difference:
-    """The mean of differences between runs and those that they were made from, runs × sequences, whose seeds are paired, too.
-
-    Variance: s²(sequences)/n, clustered by `documents` if known, + s²(runs)/k. No interval for one run.
-    """
-    runs, n = differences.shape
-    over_sequences, estimate = differences.mean(axis=0), float(differences.mean())
-    n_documents = None if documents is None else len(np.unique(documents))
-    variance = variance_of_mean(over_sequences, documents)
-    if runs < 2:
-        return Difference(estimate, variance**0.5, n, (runs, runs), n_documents)
-    over_runs = float(differences.mean(axis=1).var(ddof=1)) / runs
-    independent = n if n_documents is None else n_documents
-    low, high, p_value = interval_and_p_value(estimate, (variance, over_runs), (independent - 1, runs - 1))
-    return Difference(
-        estimate_nats=estimate,
-        standard_error_sequences_nats=variance**0.5,
-        n_sequences=n,
-        n_seeds=(runs, runs),
-        n_documents=n_documents,
-        standard_error_seeds_nats=over_runs**0.5,
-        standard_error_nats=(variance + over_runs) ** 0.5,
-        degrees_of_freedom=runs - 1,
         low_nats=low,
         high_nats=high,
         p_value=p_value,

@@ -397,8 +397,9 @@ class Block(nn.Module):
         `queries_BxKxH`, if given, are transformed in place of the stream at those positions. At every token the inputs of
         attention are appended to `kept`, if given.
         """
-        at_BxKxH = x_BxSxH if positions_BxK is None else at_positions(x_BxSxH, positions_BxK)
-        at_BxKxH = at_BxKxH if queries_BxKxH is None else queries_BxKxH
+        at_BxKxH = queries_BxKxH
+        if at_BxKxH is None:
+            at_BxKxH = x_BxSxH if positions_BxK is None else at_positions(x_BxSxH, positions_BxK)
         inputs = (x_BxSxH, mask, rotary_2xSxE, positions_BxK, relative, kept)
         at_BxKxH = (  # no name holds what attention gives, so that its memory is free again in the FFN
             at_BxKxH + self.dropout(self._mixed(at_BxKxH, *inputs))

@@ -80,6 +80,7 @@ def step_times(
 
     `others` join too where the sweep's own runs are too similar to tell what a step costs beside its FLOPs, such as its
     smallest alone, and theirs are not.
+
     Only runs on the same kind of device count, preferably in this precision (None: unknown), and of these the ones with the
     same share of the devices. Without any, a GPU or core is taken to do the same work however many runs share it: time on a
     slot = time then · share then ÷ share now. A step that no run took is timed by least squares of relative errors over the
@@ -101,10 +102,8 @@ def step_times(
     note = _precisions(used, precision)
     joined: list[_Timed] = []
     if alike := [timed for timed in used if timed.share == share]:
-        used, also = (
-            alike,
-            [timed for timed in of_others if timed.share == share and precision in (None, timed.ran_on.precision)],
-        )
+        used = alike
+        also = [timed for timed in of_others if timed.share == share and precision in (None, timed.ran_on.precision)]
         if of_own and not _spread(alike) and _spread([*alike, *also]):
             joined, where = also, "of this sweep and others here"
         source = f"by {plural(len(used) + len(joined), 'earlier run')} {where}{note}"

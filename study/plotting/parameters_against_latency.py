@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from study.base.errors import InputError
 from study.base.quantities import seconds_text
-from study.counting.latency import TIMES, UNLIKE_BERT, read_table
+from study.counting.latency import TIMES, UNLIKE_BERT, common_kind, read_table
 from study.plotting.style import (
     drawable,
     halo,
@@ -35,7 +35,7 @@ def frame(table: pd.DataFrame, precision: str = "fp32", threads: int | None = No
     if the table has no such case.
     """
     chosen = table[table["precision"] == precision]
-    kinds = chosen[UNLIKE_BERT]
+    kinds = chosen[UNLIKE_BERT].map(common_kind)
     if len(kinds):
         chosen = chosen[kinds == ("" if (kinds == "").any() else kinds.mode()[0])]
     if not chosen.empty:
@@ -103,6 +103,6 @@ def write(table: Path) -> None:
 def _note(data: pd.DataFrame) -> str:
     first, n = data.iloc[0], data["n"]
     calls = f"{n.min()} to {n.max()} calls each" if n.min() < n.max() else f"{n.min()} calls each"
-    kind = f"with {first[UNLIKE_BERT]}" if first[UNLIKE_BERT] else "encoders of BERT's kind"
+    kind = f"with {common_kind(first[UNLIKE_BERT])}" if first[UNLIKE_BERT] else "encoders of BERT's kind"
     where = f"{kind}, {first['device']}, {first['precision']}, {first['threads']} CPU threads"
     return f"{where}; {calls}; bars: fastest to 95th percentile"

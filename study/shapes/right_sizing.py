@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,9 +212,13 @@ class ShapeQuery:
     @property
     def _space(self) -> Space:
         of_kind = kind(self.kind, "--kind")
-        head_width = self.head_width or of_kind.head_width
-        ratio, multiple = self.ffn_ratio or of_kind.ffn / of_kind.width, math.lcm(self.width_multiple, self.head_width or 1)
-        rules = ShapeRules(head_width, ratio, multiple, even_heads=of_kind.rotary)
+        rules = ShapeRules.like(of_kind)
+        rules = replace(
+            rules,
+            head_width=self.head_width or rules.head_width,
+            ffn_ratio=self.ffn_ratio or rules.ffn_ratio,
+            width_multiple=math.lcm(self.width_multiple, self.head_width or 1),
+        )
         own = {"vocabulary": self.vocabulary, "positions": self.positions}
         own |= {} if self.embedding_width is None else {"embedding_width": self.embedding_width}
         template = of_kind.model_copy(update=own)
