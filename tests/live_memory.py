@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
-from study.counting.distillation import NO_LOSSES, LayerLosses
+from study.counting.layer_losses import NO_LOSSES, LayerLosses
 from study.data.batches import ValidationBatch
 from study.data.masking import Masker
 from study.data.pairs import Pairs

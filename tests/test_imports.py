@@ -134,6 +134,15 @@ def test_no_two_modules_import_each_other() -> None:
     TopologicalSorter(graph).prepare()
 
 
+def test_no_public_class_or_module_name_stands_twice() -> None:
+    homes: dict[str, list[str]] = {}
+    for module, file in MODULES.items():
+        classes = [node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)]
+        for name in (*classes, *([] if file.name.startswith("__") else [file.stem])):
+            homes.setdefault(name, []).append(module)
+    assert {name: those for name, those in homes.items() if len(those) > 1 and not name.startswith("_")} == {}
+
+
 def test_packages_hold_nothing_but_a_docstring() -> None:
     for module, file in MODULES.items():
         if file.name == "__init__.py" and module != INTERFACE:

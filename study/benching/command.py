@@ -23,7 +23,7 @@ from study.benching.cases import (
 from study.benching.fine_tuning_speed import measure_fine_tuning
 from study.benching.gpu_sharing import measure_sharing
 from study.benching.overheads import measure_coordinating, measure_overhead, measure_starting, measure_tokenising
-from study.benching.processes import failures_reported, in_own_process
+from study.benching.own_processes import failures_reported, in_own_process
 from study.benching.results import Report, Results
 from study.benching.time_to_loss import RACED_SHAPES, RACED_VOCABULARY, measure_time_to_loss
 from study.benching.training_comparison import measure_training

@@ -16,7 +16,7 @@ from torch.utils.benchmark import Timer
 
 from study.base.randomness import Stream, stream_seed
 from study.benching.cases import Case
-from study.benching.processes import Gate
+from study.benching.own_processes import Gate
 from study.config.run_config import RunConfig
 from study.counting.memory import Device
 from study.data.batches import DataOrder, training_masker

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from study.base.machine import cores
 from study.benching.cases import Case
-from study.benching.processes import Contender, ContenderError, Order, RoundTime, start_forkserver
+from study.benching.own_processes import Contender, ContenderError, Order, RoundTime, start_forkserver
 from study.benching.results import Report
 from study.benching.training_comparison import WARM_UP
 from study.counting.memory import Device, Precision

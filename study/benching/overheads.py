@@ -26,7 +26,7 @@ from rich.console import Console
 from study.base.durable_files import is_there
 from study.base.machine import cores, peak_resident_bytes
 from study.benching.cases import Case
-from study.benching.processes import RoundTime, failures_reported, in_own_process, start_forkserver
+from study.benching.own_processes import RoundTime, failures_reported, in_own_process, start_forkserver
 from study.benching.results import Report, failure, measurement
 from study.benching.training_comparison import TrainingComparison, median_interval
 from study.config.resources import Resources

@@ -28,7 +28,7 @@ from transformers import (
 
 from study.benching.cases import Case
 from study.benching.contenders import SEQUENCES, drawn_data, gate_of
-from study.benching.processes import Gate, use_one_gpu
+from study.benching.own_processes import Gate, use_one_gpu
 from study.benching.validation_curves import EVALUATIONS, Curve, LossPoint, TrainingClock
 from study.counting.architecture import Architecture
 from study.counting.parameters import MASKING_RATE

@@ -18,7 +18,7 @@ from typing import Any
 from study.base.schema import deep_merge
 from study.benching.bench_tables import Row
 from study.benching.cases import Case
-from study.benching.processes import failures_reported, in_own_process
+from study.benching.own_processes import failures_reported, in_own_process
 from study.benching.results import Report
 from study.benching.validation_curves import EVALUATIONS, Curve, CurveRecorder
 from study.config.presets import PRESETS

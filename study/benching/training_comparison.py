@@ -16,7 +16,7 @@ from scipy.stats import binom
 
 from study.benching.cases import PEERS_TOKENS, Case
 from study.benching.contenders import PRODUCTS, profile_sentence, shares_of
-from study.benching.processes import Contender, ContenderError, Order, RoundTime, start_forkserver
+from study.benching.own_processes import Contender, ContenderError, Order, RoundTime, start_forkserver
 from study.benching.results import Report
 
 PEERS = ("loop", "trainer", "trainer_compiled")

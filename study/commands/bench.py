@@ -128,7 +128,7 @@ def _stopping(output: Path, as_json: bool) -> None:
 def _laws(report: Callable[[Mapping[str, Any]], None]) -> None:
     """Fit and refit Chinchilla's law, and fit it to a large ledger."""
     from study.benching.results import measurement
-    from study.replicating.benchmark import CELLS, REFITS, RUNS_OF_A_CELL, ledger_seconds, measure
+    from study.replicating.fit_times import CELLS, REFITS, RUNS_OF_A_CELL, ledger_seconds, measure
 
     times = measure()
     report(measurement(f"a fit and {REFITS:,} refits of Chinchilla's law ({times.status})", times.ours_seconds, "s"))

@@ -284,7 +284,7 @@ def latency(into: Path, as_json: bool, **options: Any) -> None:
     from rich.progress import Progress, TimeRemainingColumn
 
     from study.base.terminal import say, show
-    from study.benching.latency import LatencyOptions, disturbance, latency_summary, measure_into
+    from study.benching.forward_passes import LatencyOptions, disturbance, latency_summary, measure_into
     from study.plotting import parameters_against_latency
 
     with Progress(

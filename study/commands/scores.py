@@ -272,15 +272,15 @@ def compress(
     """  # noqa: D301
     rest_at_barriers()
     from study.base.machine import cores
-    from study.benching.compressions import check_comparable, side_by_side
-    from study.benching.latency import Timing
+    from study.benching.compression_table import check_comparable, side_by_side
+    from study.benching.forward_passes import Timing
     from study.scoring.targets import single_run
     from study.store.sweep_folder import SweepFolder
-    from study.training.compressing import Compression
+    from study.training.compressing import CompressionMethod
     from study.training.compressing import compress as compressed
     from study.training.execution import Execution
 
-    asked = map_all(Compression.parse, methods)
+    asked = map_all(CompressionMethod.parse, methods)
     run, execution = single_run(_folder(folder, results)), Execution(threads=threads or cores(), kernels="eager")
     beside = [single_run(_folder(other, results)).folder for other in others]
     check_comparable(run.folder, beside)

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 from study.base.errors import shown
 from study.base.quantities import plural
 from study.base.schema import number_in, whole
-from study.counting.distillation import NO_LOSSES, LayerLosses, layers_as_text
+from study.counting.layer_losses import NO_LOSSES, LayerLosses, layers_as_text
 
 NO_RUN = {"start": "fresh", "teacher": "none"}
 """The knobs that name a trained run, with their value for none."""

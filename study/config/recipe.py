@@ -116,7 +116,7 @@ class Recipe(Strict):
     - `teacher`: `none`, or the folder of a completed run whose predictions replace the masked words as targets.
       `PATH:weight=0.5:temperature=2` mixes both and softens them (study.model.masked_language_model.distillation_loss), and
       `PATH:hidden_mse=1:attention=1:layers=uniform` adds losses between layers, each times its weight
-      (study.counting.distillation.LayerLosses).
+      (study.counting.layer_losses.LayerLosses).
     - `initialisation`: BERT's, or `unit_stream`, which changes the projection of narrower tables (study.model.layers).
     - `residual_initialisation`: BERT's, or `zero`, which starts each block as the identity except for post-norm's norms (Goyal
       et al. 2017, arXiv:1706.02677, section 5.1; Zhang et al. 2019, arXiv:1901.09321).

@@ -9,7 +9,7 @@ from typing import Literal
 from study.base.errors import InputError
 from study.counting.architecture import Architecture
 from study.counting.components import OF_GENERATOR, matrices
-from study.counting.distillation import NO_LOSSES, LayerLosses
+from study.counting.layer_losses import NO_LOSSES, LayerLosses
 from study.counting.parameters import MASKING_RATE, masked_positions, parameters, relative_rows
 
 Precision = Literal["fp32", "bf16"]

@@ -73,7 +73,7 @@ class Prices:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Choice:
     """Candidates in order with their prices, and the expected squared error at the targets before the first and after each."""
 
     rows: tuple[int, ...]
@@ -93,7 +93,7 @@ def half_width_of(error: float) -> float:
     return _HALF * float(np.sqrt(error))
 
 
-def plan(basins: list[Basin], prices: Prices, open_: Rows, budget: float, method: Method) -> Plan:
+def plan(basins: list[Basin], prices: Prices, open_: Rows, budget: float, method: Method) -> Choice:
     """The best of a method's greedy plans that spend a budget on open candidates.
 
     Each takes the candidate with the most gain over a power of its cost, among those that are still affordable.
@@ -102,7 +102,7 @@ def plan(basins: list[Basin], prices: Prices, open_: Rows, budget: float, method
     return min(plans, key=lambda one: one.errors[-1])
 
 
-def _greedy(basins: list[Basin], prices: Prices, open_: Rows, budget: float, criterion: Criterion, power: float) -> Plan:
+def _greedy(basins: list[Basin], prices: Prices, open_: Rows, budget: float, criterion: Criterion, power: float) -> Choice:
     rows, costs = list[int](), list[float]()
     errors = [expected_error(basins)]
     apart = between_gains(basins) if criterion == "error" else np.zeros(len(prices.now))
@@ -111,7 +111,7 @@ def _greedy(basins: list[Basin], prices: Prices, open_: Rows, budget: float, cri
     while True:
         affordable = left & (prices.now <= budget)
         if not affordable.any():
-            return Plan(tuple(rows), tuple(costs), tuple(errors))
+            return Choice(tuple(rows), tuple(costs), tuple(errors))
         score = np.where(affordable, (_gains(basins, criterion) + apart) / prices.now**power, -np.inf)
         best = int(np.argmax(score))
         rows.append(best)

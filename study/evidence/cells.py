@@ -24,7 +24,7 @@ from study.counting.architecture import SHAPE, Architecture
 from study.counting.parameters import TOTALS, parameters
 from study.evidence.learning_rates import RATE, CellSearch, RateSearch, TunedKnob, searches
 from study.evidence.paired import Difference, paired_difference
-from study.evidence.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVariances, seed_scatter
+from study.evidence.seed_scatter import PooledCells, SeedScatter, SeedVariance, SeedVariances, seed_scatter
 from study.store.records import FOREIGN, validation_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -102,9 +102,9 @@ class CellResult:
         return self.train_flops + self.flops_before
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> PooledCells:
         """Cells whose seeds may share a variance."""
-        return Pool(self.budget, round(math.log2(self.tokens or 1)))
+        return PooledCells(self.budget, round(math.log2(self.tokens or 1)))
 
     @property
     def usable(self) -> bool:

@@ -77,6 +77,9 @@ LEDGER_FLOPS = ("train_flops", "train_flops_dense_head", "train_flops_6n", "trai
 NUMBERS = (RATE, "seed", "tokens", "loss_nats", "unigram_entropy_nats", *LEDGER_PARAMETERS, *LEDGER_FLOPS)
 """Ledger columns that are always read as numbers."""
 
+OWN_COLUMNS = frozenset({"run_id", "cell", "loss_nats", RATE, "exclusion"})
+"""The columns by which a table is known as the ledger of a sweep."""
+
 
 def open_ledger(path: Path) -> RunTable:
     """Read a results folder or a table file, selected for laws; see selected.
@@ -107,7 +110,7 @@ def selected(table: RunTable) -> RunTable:
     Raises InputError as check_ledger does.
     """
     ledger = table.frame
-    if not is_ledger(ledger):
+    if not {*ledger} >= OWN_COLUMNS:
         return table
     check_ledger(ledger, str(table.path))
     sweep = SweepFolder(table.path if table.path.is_dir() else table.path.parent)
@@ -127,11 +130,6 @@ def selected(table: RunTable) -> RunTable:
         without_order=frozenset(np.flatnonzero(ledger["reads_order"].eq(False)).tolist() if "reads_order" in ledger else ()),
     )
     return replace(table, selection=selection)
-
-
-def is_ledger(table: pd.DataFrame) -> bool:
-    """Whether a table is a sweep's ledger."""
-    return {"run_id", "cell", "loss_nats", RATE, "exclusion"} <= set(table.columns)
 
 
 def check_ledger(ledger: pd.DataFrame, source: str) -> None:

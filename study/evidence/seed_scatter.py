@@ -38,7 +38,7 @@ SeedVariances = Mapping[str, SeedVariance]
 
 
 @dataclass(frozen=True)
-class Pool:
+class PooledCells:
     """Cells whose runs may scatter equally over seeds: of one budget, and of 2^`doublings` tokens when rounded.
 
     Runs scatter more while leaving the unigram plateau, and a budget of FLOPs or tokens per parameter gives shapes very
@@ -53,7 +53,7 @@ class Pool:
 class SeedScatter:
     """Variances of a pool; `p_alike` is Bartlett's p-value for equal ones, None if fewer than two cells have one."""
 
-    pool: Pool
+    pool: PooledCells
     p_alike: float | None
     variances: SeedVariances
 
@@ -82,7 +82,7 @@ class SeedScatter:
         return dict(sorted(((name, of_cell.variance**0.5) for name, of_cell in self.variances.items()), key=lambda one: one[1]))
 
 
-def seed_scatter(pool: Pool, cells: Mapping[str, NDArray[np.float64]]) -> SeedScatter:
+def seed_scatter(pool: PooledCells, cells: Mapping[str, NDArray[np.float64]]) -> SeedScatter:
     """Seed variances of a pool's cells, each an array of seeds × sequences in nats per masked token, by name.
 
     Cells that scatter equally by Bartlett's test share the pooled variance Σ(kᵢ − 1)s²ᵢ ÷ Σ(kᵢ − 1), including cells of one

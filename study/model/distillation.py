@@ -1,4 +1,4 @@
-"""Losses between the layers of a student and of its teacher (study.counting.distillation.LayerLosses names them).
+"""Losses between the layers of a student and of its teacher (study.counting.layer_losses.LayerLosses names them).
 
 Letters: B sequences, S tokens, H width, A heads or relation heads, D width of one.
 """
@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from study.base.randomness import Stream, stream_seed
 from study.counting.architecture import Architecture
-from study.counting.distillation import LayerLosses
+from study.counting.layer_losses import LayerLosses
 from study.model.encoder import AttentionInputs, LayerState
 from study.model.layers import Linear, initialise
 

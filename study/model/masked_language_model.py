@@ -19,7 +19,7 @@ from study.base.errors import InputError
 from study.base.randomness import Stream, stream_seed
 from study.config.recipe import Initialisation, ResidualInitialisation
 from study.counting.architecture import Architecture, unbuildable
-from study.counting.distillation import NO_LOSSES, LayerLosses
+from study.counting.layer_losses import NO_LOSSES, LayerLosses
 from study.counting.parameters import parameters
 from study.data.masking import IGNORED, MaskedBatch
 from study.model.encoder import Encoder, LayerState, at_positions

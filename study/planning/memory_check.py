@@ -14,7 +14,7 @@ from study.base.durable_files import is_there
 from study.base.errors import InputError, Problem
 from study.base.quantities import bytes_text
 from study.config.run_config import RunConfig
-from study.counting.distillation import NO_LOSSES
+from study.counting.layer_losses import NO_LOSSES
 from study.counting.memory import Device, Memory, Precision, TrainingStep, training_memory
 from study.store.run_folder import NONE_PLANNED, PlannedRuns, teacher_architecture
 

@@ -34,7 +34,7 @@ STATES = {"COMPLETED": TrialState.COMPLETE, "PRUNED": TrialState.PRUNED}
 
 
 @dataclass(frozen=True)
-class Mirrored:
+class MirroredStudies:
     """The studies of a storage that mirror a sweep, and the trials in them and new in them."""
 
     storage: str
@@ -42,7 +42,7 @@ class Mirrored:
     added: int
 
 
-def mirror(folder: SweepFolder, storage: str) -> Mirrored:
+def mirror(folder: SweepFolder, storage: str) -> MirroredStudies:
     """Add the ended runs of a sweep that a storage lacks: one study for a search, or one for each cell that is tuned.
 
     Each trial has the run's values, losses at its validations, and facts as user attributes; a run that was tried again is a
@@ -62,7 +62,7 @@ def mirror(folder: SweepFolder, storage: str) -> Mirrored:
         added = sum(_add(opened, spec.name, name, trials, len(objectives)) for name, trials in found.items())
     except (SQLAlchemyError, ImportError) as error:
         raise InputError.at("--storage", f"{storage!r} cannot be opened: {str(error).splitlines()[0]}") from None
-    return Mirrored(storage, {name: len(trials) for name, trials in found.items()}, added)
+    return MirroredStudies(storage, {name: len(trials) for name, trials in found.items()}, added)
 
 
 def _members(spec: CellSweep | SearchSweep, records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:

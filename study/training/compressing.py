@@ -42,7 +42,7 @@ _OTHERS = {
 
 
 @dataclass(frozen=True)
-class Compression:
+class CompressionMethod:
     """What a compressed run changes in its source; None leaves it."""
 
     text: str
@@ -53,7 +53,7 @@ class Compression:
     weights: WeightFormat | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Compression:
+    def parse(cls, text: str) -> CompressionMethod:
         """The methods of a text such as `layers=6:spread,int8`, which are applied together; raises InputError for others."""
         found = cls(text)
         given: set[str] = set()
@@ -75,7 +75,7 @@ def _methods(text: str) -> list[str]:
 
 
 def _change(method: str, name: str, value: str) -> dict[str, Any]:
-    """The fields of a Compression that one method sets."""
+    """The fields of a CompressionMethod that one word sets."""
     if name in ("int8", "bf16") and not value:
         return {"weights": name}
     if name == "layers" and value:
@@ -108,7 +108,7 @@ def known_methods() -> str:
     return ", ".join(f"{method} ({meaning})" for method, meaning in METHODS.items())
 
 
-def compressed_config(source: RunFolder, to: Compression) -> RunConfig:
+def compressed_config(source: RunFolder, to: CompressionMethod) -> RunConfig:
     """The run of no steps that a compression of a completed run is, on the source's text and validation masks.
 
     Raises InputError if it changes nothing, or more than the source has.
@@ -150,7 +150,7 @@ def compressed_config(source: RunFolder, to: Compression) -> RunConfig:
 
 
 def compress(
-    source: RunFolder, prepared: PreparedData, asked: Sequence[Compression], into: SweepFolder, execution: Execution
+    source: RunFolder, prepared: PreparedData, asked: Sequence[CompressionMethod], into: SweepFolder, execution: Execution
 ) -> list[RunFolder]:
     """Make compressions of a completed run, validated on the same masks; return their folders.
 

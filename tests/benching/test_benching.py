@@ -16,14 +16,14 @@ import pytest
 
 from study.base.errors import InputError
 from study.benching import gpu_sharing as sharing
-from study.benching import overheads, processes
+from study.benching import overheads, own_processes
 from study.benching import training_comparison as training
 from study.benching.bench_tables import Row, as_line, as_markdown, as_text
 from study.benching.cases import Case, cases_of_models, cases_of_shapes, read_shapes
 from study.benching.command import BenchOptions
 from study.benching.contenders import kernel_kind, kind_of, seconds_by_kind, shares_of
 from study.benching.overheads import checkpoint_seconds
-from study.benching.processes import Contender, ContenderError, Gate, Order, RoundTime
+from study.benching.own_processes import Contender, ContenderError, Gate, Order, RoundTime
 from study.benching.results import Results, failure, measurement, read_sections
 from study.benching.training_comparison import Rounds, TrainingComparison, median_interval, training_row
 from study.counting.architecture import Architecture
@@ -333,7 +333,7 @@ def test_first_steps_count_only_where_they_are_as_long_as_a_round(
     monkeypatch: pytest.MonkeyPatch, step_seconds: float, lead_in: int, counted: int
 ) -> None:
     clock = 0.0
-    monkeypatch.setattr(processes, "perf_counter", lambda: clock)
+    monkeypatch.setattr(own_processes, "perf_counter", lambda: clock)
     ours, theirs = Pipe()
     contender = Gate(theirs, lambda: None, lambda: None)
     ours.send(Order(1.0, lead_in=lead_in))

@@ -10,7 +10,7 @@ import pytest
 
 from study.benching.bench_tables import Row
 from study.benching.overheads import Costs, lower, rows_of, simulate
-from study.benching.processes import failures_reported, in_own_process
+from study.benching.own_processes import failures_reported, in_own_process
 from study.store.sweep_folder import SweepFolder
 
 

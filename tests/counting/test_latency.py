@@ -14,8 +14,8 @@ import torch
 from click.testing import CliRunner
 
 from study.base.errors import InputError
-from study.benching import latency as measuring
-from study.benching.latency import (
+from study.benching import forward_passes as measuring
+from study.benching.forward_passes import (
     LatencyCase,
     LatencyOptions,
     Timing,

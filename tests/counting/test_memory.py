@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from study.base.errors import InputError
 from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
-from study.counting.distillation import NO_LOSSES, LayerLosses
+from study.counting.layer_losses import NO_LOSSES, LayerLosses
 from study.counting.memory import Precision, TrainingStep, activation_bytes, inference_memory, memory_of, training_memory
 from study.counting.parameters import parameters
 from study.model.encoder import Encoder

@@ -14,9 +14,16 @@ from scipy import stats
 from study.base.statistics import chance_beyond
 from study.config.recipe import Budget
 from study.evidence.paired import holm, paired_difference, variances_of_sum
-from study.evidence.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVariances, pooled_seed_variance, seed_scatter
+from study.evidence.seed_scatter import (
+    PooledCells,
+    SeedScatter,
+    SeedVariance,
+    SeedVariances,
+    pooled_seed_variance,
+    seed_scatter,
+)
 
-POOL = Pool(Budget(tokens=1e6), 20)
+POOL = PooledCells(Budget(tokens=1e6), 20)
 
 
 def cell(*means: float) -> NDArray[np.float64]:
@@ -51,7 +58,7 @@ def p_value(first: NDArray[np.float64], second: NDArray[np.float64], seeds: Sequ
 def test_what_was_not_trained_scatters_over_no_seeds() -> None:
     random = np.random.default_rng(0)
     first, second = random.normal(4, 1, (2, 1, 50))
-    variances = seed_scatter(Pool(Budget(steps=0), 0), {"first": first, "second": second}).variances
+    variances = seed_scatter(PooledCells(Budget(steps=0), 0), {"first": first, "second": second}).variances
     found = paired_difference(first, second, [variances["first"], variances["second"]])
     usual = stats.ttest_rel(first[0], second[0])
     assert (found.low_nats, found.high_nats) == pytest.approx(tuple(usual.confidence_interval(0.95)), rel=1e-5)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from study.counting.architecture import Architecture
-from study.counting.distillation import LayerLosses, layers_as_text
+from study.counting.layer_losses import LayerLosses, layers_as_text
 from study.data.masking import MaskedBatch
 from study.model.distillation import (
     LayerMatching,

@@ -69,7 +69,7 @@ from study.store.score_records import ScoreRecord, baseline, file_baseline, scor
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import TAUGHT, checkpoints_in
 from study.training.attempts import StopSignal
-from study.training.compressing import Compression, compress
+from study.training.compressing import CompressionMethod, compress
 from study.training.execution import Execution
 from tests.small import ORDERED, SHARED, config, losses, shapes_checked_at_first, trained, write_corpus
 from tests.synthetic import SWEEP, Law, add_run, in_setting, run_config, sweep_folder
@@ -158,7 +158,7 @@ def test_a_run_of_int8_learns_in_fp32_and_is_evaluated_in_int8(
     run: RunFolder, task: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     into = SweepFolder(run.path.parents[2] / "small")
-    (small,) = compress(run, prepare(run.config().data), [Compression.parse("int8")], into, Execution())
+    (small,) = compress(run, prepare(run.config().data), [CompressionMethod.parse("int8")], into, Execution())
     learning: list[bool] = []
     original = Int8Products.__call__
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from study.base.errors import InputError
-from study.benching.latency import hardware_environment
+from study.benching.forward_passes import hardware_environment
 from study.cli import commands
 from study.config.presets import kind as preset_or_model
 from study.counting.architecture import Architecture, changed, unbuildable

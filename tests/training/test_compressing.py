@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 from study.base.errors import InputError
-from study.benching.compressions import paired_difference_of
+from study.benching.compression_table import paired_difference_of
 from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
 from study.counting.memory import WeightFormat, model_bytes
@@ -25,7 +25,7 @@ from study.scoring.pretrained import Pretrained
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
-from study.training.compressing import Compression, compress, compressed_config
+from study.training.compressing import CompressionMethod, compress, compressed_config
 from study.training.execution import Execution
 from study.training.reshaping import shrunk
 from study.training.trained_runs import starting_weights
@@ -50,7 +50,7 @@ def source(request: pytest.FixtureRequest, place: Path) -> RunFolder:
 
 def made(source: RunFolder, place: Path, to: str) -> RunFolder:
     prepared = prepare(source.config().data)
-    (run,) = compress(source, prepared, [Compression.parse(to)], SweepFolder(place / "small"), Execution())
+    (run,) = compress(source, prepared, [CompressionMethod.parse(to)], SweepFolder(place / "small"), Execution())
     return run
 
 
@@ -232,7 +232,7 @@ def test_neurons_that_never_fire_are_left_out_without_a_trace(place: Path) -> No
 )
 def test_methods_that_are_none_are_refused_in_a_sentence(to: str, problem: str) -> None:
     with pytest.raises(InputError) as refusal:
-        Compression.parse(to)
+        CompressionMethod.parse(to)
     assert problem in str(refusal.value)
 
 
@@ -246,7 +246,7 @@ def test_methods_that_are_none_are_refused_in_a_sentence(to: str, problem: str) 
 )
 def test_what_the_source_has_not_is_refused(source: RunFolder, to: str, problem: str) -> None:
     with pytest.raises(InputError) as refusal:
-        compressed_config(source, Compression.parse(to))
+        compressed_config(source, CompressionMethod.parse(to))
     assert problem in str(refusal.value)
 
 
@@ -255,7 +255,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_made(place: Pat
     shared = trained(
         place / "results" / "shared", config(place / "text.txt", architecture=shape, recipe={"budget": {"steps": 2}})
     )
-    asked = [Compression.parse(to) for to in ("prune=0.5", "layers=2")]
+    asked = [CompressionMethod.parse(to) for to in ("prune=0.5", "layers=2")]
     with pytest.raises(InputError, match="layers that share their weights cannot be cut off"):
         compress(shared, prepare(shared.config().data), asked, SweepFolder(tmp_path / "small"), Execution())
     assert not SweepFolder(tmp_path / "small").runs()

@@ -25,7 +25,7 @@ from study.config.presets import PRESETS
 from study.config.run_config import RunConfig
 from study.config.sweep import SearchSweep
 from study.counting.architecture import Architecture
-from study.counting.distillation import LayerLosses
+from study.counting.layer_losses import LayerLosses
 from study.counting.parameters import flops_per_token
 from study.data.batches import training_masker
 from study.data.masking import IGNORED, MaskedBatch
@@ -42,7 +42,7 @@ from study.store.records import RunRecord, counts_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.training.callbacks import Watchdog
-from study.training.compressing import Compression, compressed_config
+from study.training.compressing import CompressionMethod, compressed_config
 from study.training.filing import Filing
 from study.training.trained_runs import check_trained_runs, cut
 from study.training.trainer import Trained
@@ -241,7 +241,7 @@ def test_named_layers_are_kept_in_their_order(corpus: Path, source: RunFolder, t
     wanted = started(corpus, f"{source.path}:3,1", budget={"steps": 0})
     expected = cut(trained_weights(source), (3, 1))
     assert all(torch.equal(expected[name], tensor) for name, tensor in trained_weights(trained(tmp_path, wanted)).items())
-    made = compressed_config(source, Compression.parse("layers=3,1,int8"))
+    made = compressed_config(source, CompressionMethod.parse("layers=3,1,int8"))
     assert (made.recipe.start, made.recipe.weights) == (wanted.recipe.start, "int8")
     assert started(corpus, f"{source.path}:0,01").key == started(corpus, source.path).key, "the first two by another name"
     for keep, problem in (
@@ -256,7 +256,7 @@ def test_named_layers_are_kept_in_their_order(corpus: Path, source: RunFolder, t
         ("layers=3,2,1,0", "leaves out none of 4"),
     ):
         with pytest.raises(InputError, match=problem):
-            compressed_config(source, Compression.parse(to))
+            compressed_config(source, CompressionMethod.parse(to))
 
 
 @pytest.mark.slow

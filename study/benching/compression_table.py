@@ -14,7 +14,7 @@ from study.base.grouping import grouped
 from study.base.quantities import bytes_text, plural, plus_minus, seconds_text, signed
 from study.base.statistics import variance_of_mean
 from study.base.text import aligned
-from study.benching.latency import LatencyCase, Timing, disturbance, measure
+from study.benching.forward_passes import LatencyCase, Timing, disturbance, measure
 from study.counting.memory import WeightFormat, inference_memory
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
