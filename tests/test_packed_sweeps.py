@@ -14,8 +14,8 @@ from study.report.answer import report
 from study.report.exploring import runs_in
 from study.report.figures import FIGURES
 from study.report.notebooks import gather_scored
+from study.running.control import exclude, include, retry
 from study.running.status import status
-from study.running.steering import exclude, include, retry
 from study.scoring.targets import single_run
 from study.shapes.naming import resolve_architecture
 from study.store.packing import pack, unpack

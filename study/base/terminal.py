@@ -85,8 +85,8 @@ def listing(entries: Iterable[Sequence[str]]) -> str:
     """Entries of a name and what is said of it, indented and wrapped at the terminal's width, or at 80 columns in a pipe."""
     width = max(shutil.get_terminal_size().columns, 40)
     lines = partial(textwrap.fill, width=width, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
-    told = ([lines(name), *(lines(text, initial_indent="    ") for text in about)] for name, *about in entries)
-    return "\n".join(chain.from_iterable(told))
+    wrapped = ([lines(name), *(lines(text, initial_indent="    ") for text in about)] for name, *about in entries)
+    return "\n".join(chain.from_iterable(wrapped))
 
 
 def bars(console: Console, *numbers: str | ProgressColumn) -> Progress:

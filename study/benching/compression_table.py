@@ -146,8 +146,8 @@ class SideBySide:
             notes.append("narrower tables: the MLM head, and with it the loss, is a linear fit until steps train it")
         paths = [f"{run.name}: {run.run.path}" for run in self.runs]
         answers = [pair.to_text() for pair in self.at_equal_bytes]
-        told = [*answers, *([""] if answers else []), *notes, *filter(None, [self.disturbed])]
-        return "\n".join([*aligned(rows, left=3), "", *told, "", *paths])
+        below = [*answers, *([""] if answers else []), *notes, *filter(None, [self.disturbed])]
+        return "\n".join([*aligned(rows, left=3), "", *below, "", *paths])
 
     def _cells(self, run: SizedRun) -> list[str]:
         loss, source = run.record.loss_nats, self.runs[0]
@@ -178,7 +178,7 @@ def side_by_side(
     others: Sequence[RunFolder] = (),
     progress: Callable[[float], None] = lambda _: None,
 ) -> SideBySide:
-    """Time the encoders of runs in turns, and put them beside their source.
+    """Time the encoders of runs alternately, and put them beside their source.
 
     Each is timed with its weights' format at the sequence length of its text; `speed` compares the fastest calls. `others` have
     passed `check_comparable`; each compression is compared with the one nearest in bytes.

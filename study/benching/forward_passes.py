@@ -119,7 +119,7 @@ def measure_into(out: Path, options: LatencyOptions, begin: Callable[[str], Prog
     measured: list[pd.DataFrame] = []
     path = out
     for (batch, length), at in sorted(settings.items(), key=lambda each: math.prod(each[0])):
-        name = f"{batch} x {length} tokens ({len(measured) + 1} of {len(settings)}), {plural(len(at), 'case')} in turns"
+        name = f"{batch} x {length} tokens ({len(measured) + 1} of {len(settings)}), {plural(len(at), 'case')}, alternating"
         measured.append(measure(at, timing, begin(name)))
         path = write_table(measured[-1], environment, out)
     return pd.concat(measured), path

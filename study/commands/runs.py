@@ -86,7 +86,7 @@ def stop(folder: Path, as_json: bool) -> None:
 
     Stops training and scoring; the same command resumes later.
     """
-    from study.running.steering import stop as stop_sweep
+    from study.running.control import stop as stop_sweep
 
     sweep = sweep_folder(folder)
     stopped = stop_sweep(sweep)
@@ -106,7 +106,7 @@ def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
     """
     from study.base.quantities import plural
     from study.base.text import printable
-    from study.running.steering import retry as retry_failed
+    from study.running.control import retry as retry_failed
 
     sweep = folder_with_runs(folder)
     retried = retry_failed(sweep, runs)
@@ -138,8 +138,8 @@ def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bo
     if the run had failed; to train it once more, `study retry` it by its id. `study report` writes the answer without it.
     """
     from study.base.text import pasted
-    from study.running.steering import exclude as exclude_run
-    from study.running.steering import include
+    from study.running.control import exclude as exclude_run
+    from study.running.control import include
     from study.store.sweep_folder import SweepFolder
 
     if undo == (reason is not None):
@@ -193,5 +193,5 @@ def unpack(folder: Path, as_json: bool) -> None:
 
     sweep = folder_with_runs(folder)
     runs = unpack_runs(sweep)
-    told = f"{sweep.name}: {plural(runs, 'run')} unpacked into {sweep.runs_folder}"
-    echo(json.dumps({"sweep": sweep.name, "runs": runs}) if as_json else told)
+    message = f"{sweep.name}: {plural(runs, 'run')} unpacked into {sweep.runs_folder}"
+    echo(json.dumps({"sweep": sweep.name, "runs": runs}) if as_json else message)

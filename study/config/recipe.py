@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -218,6 +218,11 @@ class Recipe(Strict):
     def detects_replaced(self) -> bool:
         """Whether the encoder detects replaced tokens, and predicts no masked ones."""
         return self.objective == "rtd"
+
+    @property
+    def heads(self) -> dict[str, Any]:
+        """What the objective adds to an architecture: the head that judges pairs, or the generator of replaced tokens."""
+        return {"pair_head": self.judges_pairs, "generator_share": self.generator_share if self.detects_replaced else 0.0}
 
     @property
     def reads_pairs(self) -> bool:

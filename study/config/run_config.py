@@ -219,8 +219,7 @@ class RunConfig(Strict):
 
     @model_validator(mode="after")
     def _heads_follow_the_objective(self) -> Self:
-        share = self.recipe.generator_share if self.recipe.detects_replaced else 0.0
-        asked = {"pair_head": self.recipe.judges_pairs, "generator_share": share}
+        asked = self.recipe.heads
         if any(getattr(self.architecture, name) != value for name, value in asked.items()):
             object.__setattr__(self, "architecture", self.architecture.model_copy(update=asked))
         return self

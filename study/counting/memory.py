@@ -203,7 +203,7 @@ def _detection_memory(detecting: Architecture, generator: Architecture, step: Tr
     """`training_memory` of an encoder that detects the tokens that its generator replaced.
 
     Stored: weights, gradients and moments of all unique tensors, and the activations of both encoders, of the detecting one at
-    all N tokens, with the generator's probabilities 4MV and the replaced tokens and what is told of each, 8N. The moments are
+    all N tokens, with the generator's probabilities 4MV and the replaced tokens and the judgement of each, 8N. The moments are
 
     - forward pass and backward passes of the detecting encoder's last layers: as there, at all tokens, the latter two without
       the decoder's gradient;

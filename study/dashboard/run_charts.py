@@ -29,7 +29,7 @@ Evaluator = Literal["ped-anova", "fanova"]
 _KNOBS = ("architecture.", "recipe.", "data.", "masking.")
 
 FEWEST_RUNS = 10
-"""The fewest runs of which importances are told."""
+"""The fewest runs of which importances are estimated."""
 
 AXES = {
     "trainer/tokens": "training tokens",
@@ -132,7 +132,7 @@ def _importances(knobs: pd.DataFrame, values: pd.Series[float], evaluator: Evalu
     try:
         found = get_param_importances(study, evaluator=chosen)
     except (ValueError, RuntimeError) as error:
-        raise InputError.at("importances", f"cannot be told of these runs: {error}") from None
+        raise InputError.at("importances", f"cannot be estimated from these runs: {error}") from None
     return {name: float(share) for name, share in found.items()}
 
 

@@ -208,9 +208,9 @@ def special_names(path: Path) -> dict[str, str]:
     there = set(_vocabulary(values)) | {str(each.get("content")) for each in _added(values)}
     found = {}
     for piece, (key, *usual) in _OTHER_NAMES.items():
-        told = settings.get(key)
-        told = told.get("content") if isinstance(told, dict) else told
-        if piece not in there and (name := next((name for name in (told, *usual) if name in there), None)) is not None:
+        named = settings.get(key)
+        named = named.get("content") if isinstance(named, dict) else named
+        if piece not in there and (name := next((name for name in (named, *usual) if name in there), None)) is not None:
             found[str(name)] = piece
     return found
 
@@ -300,12 +300,12 @@ def lowercases(vocabulary: Path, config: TokenizerConfig | None = None) -> bool:
     if not capitals or len(capitals) >= CASED_SHARE * len(words):
         return not capitals
     settings = vocabulary.parent / SETTINGS
-    told = json_object(settings).get("do_lower_case") if is_there(settings) else None
-    if not isinstance(told, bool):
+    lowers = json_object(settings).get("do_lower_case") if is_there(settings) else None
+    if not isinstance(lowers, bool):
         few = f"{len(capitals):,} of the {len(words):,} pieces of {str(vocabulary)!r} have capitals, such as {capitals[0]!r}"
         remedy = "say whether it reads capitals (lowercase: false), or makes them small (lowercase: true)"
         raise InputError.at(f"{_PLACE}.lowercase", f"is missing, but {few}; {remedy}")
-    return told
+    return lowers
 
 
 def _words_and_capitals(pieces: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -439,7 +439,7 @@ def _check_settings(tokenizer: Tokenizer, path: Path, config: TokenizerConfig | 
         ("strip_accents", strips, config and config.strip_accents),
         ("tokenize_chinese_chars", reads.handle_chinese_chars, None),
     ):
-        if decided is None and isinstance(told := values.get(setting), bool) and told is not does:
-            sets, unlike = f"has {setting} {str(told).lower()}", f"{path.name} {_READS[setting][not does]}"
+        if decided is None and isinstance(value := values.get(setting), bool) and value is not does:
+            sets, unlike = f"has {setting} {str(value).lower()}", f"{path.name} {_READS[setting][not does]}"
             remedy = "correct one of the two" if is_json else _REMEDIES.get(setting, _REMEDY)
             raise InputError.at(str(settings), f"{sets}, but {unlike}; {remedy}")

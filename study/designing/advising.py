@@ -176,8 +176,8 @@ def _costs(law: Law, table: RunTable, roles: Mapping[str, str], cost: str | None
     usual = "6*N*D" if {"parameters", "tokens"} <= {*known} else "F" if "flops" in known else None
     text = cost or ("cost" if "cost" in names else usual)
     if text is None:
-        told = f"is needed: {table.path} has no column cost or flops, and not both parameters and tokens"
-        raise InputError.at("--cost", f"{told}; give an expression over its columns, or 1 to count runs")
+        message = f"is needed: {table.path} has no column cost or flops, and not both parameters and tokens"
+        raise InputError.at("--cost", f"{message}; give an expression over its columns, or 1 to count runs")
     values = compute(table, text, known, "--cost")
     if not (np.isfinite(values) & (values > 0)).all():
         raise InputError.at("--cost", f"{text!r} must be a number above zero for every candidate")

@@ -93,7 +93,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class DifferencePerByte(Difference):
-    """A difference in nats per byte of masked words, told in bits per byte; its sequences are whole documents."""
+    """A difference in nats per byte of masked words, reported in bits per byte; its sequences are whole documents."""
 
     unit: ClassVar[str] = "bits per byte"
 
@@ -167,7 +167,7 @@ def paired_difference(
 
     Sequences are paired and cluster by `documents`, two or more, if known; seeds are independent. `seeds`: their variances in
     the two cells, None if either is unknown. The sequence variance includes part of their interaction with seeds, so the
-    interval is conservative. Losses `per_byte` of masked words are told in bits per byte.
+    interval is conservative. Losses `per_byte` of masked words are reported in bits per byte.
     """
     differences = first.mean(axis=0) - second.mean(axis=0)
     n_seeds, kind = (len(first), len(second)), DifferencePerByte if per_byte else Difference

@@ -35,7 +35,7 @@ PRELOADED = ("study.training.run", "study.scoring.making", "study.executing.proc
 _hiding_main = threading.Lock()
 
 _DYING_LOOKS, _DYING_SECONDS = 100, 0.05
-"""How often, and how far apart, a forkserver that answers nobody is looked at before that is told."""
+"""The looks at a forkserver that answers nobody before a warning, and the seconds between them."""
 
 
 class JobProcesses:

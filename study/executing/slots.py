@@ -88,8 +88,8 @@ def sharing_note(slots: list[Slot]) -> str | None:
     if mps_is_running():
         portion = (os.environ | _gpu_environment(slots[0]))[MPS_PORTION]
         return f"{note}. MPS runs each on at most {portion}% of the multiprocessors"
-    turns = "MPS is not running, so the runs alternate on the GPU and are together no faster than one"
-    return f"{note}. {turns}; `nvidia-cuda-mps-control -d` starts it"
+    alternating = "MPS is not running, so the runs alternate on the GPU and are together no faster than one"
+    return f"{note}. {alternating}; `nvidia-cuda-mps-control -d` starts it"
 
 
 def mps_is_running() -> bool:

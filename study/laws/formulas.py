@@ -71,8 +71,8 @@ def read_formula(text: str, place: str, columns: Collection[str] = (), roles: Co
     found = [name for name in map(law.quoted, named) if name in columns and not _is_its_role(name, columns, roles)]
     found += [source] if source and source not in declared else []
     words = ", ".join(name if name.isidentifier() else f"`{name}`" for name in dict.fromkeys(found))
-    told = [f"{words} {'are columns' if len({*found}) > 1 else 'is a column'}"] if found else []
-    own = "; ".join([first, *rest, *told])
+    noted = [f"{words} {'are columns' if len({*found}) > 1 else 'is a column'}"] if found else []
+    own = "; ".join([first, *rest, *noted])
     law = replace(law, written=own, ranges=tuple(ranges.items()), reads_columns=(*declared, *found))
     if problems := law.refusals():
         raise InputError.at(place, f"{formula.strip()!r} {problems}")

@@ -183,9 +183,9 @@ def unusable_fit(law: Law, values: Mapping[str, Any], path: Path) -> list[Proble
 def doubts_of(law: Law, values: Mapping[str, Any]) -> list[str]:
     """The doubts that a fit's status raises, and its warnings, such as that losses are in bits."""
     doubt, warnings = _DOUBTS.get(str(values.get("status"))), values.get("warnings")
-    told = [f"{law.name} {doubt} ({_reasons(values)})"] if doubt else []
+    doubts = [f"{law.name} {doubt} ({_reasons(values)})"] if doubt else []
     return [
-        *told,
+        *doubts,
         *(f"{law.name} was fitted with a warning: {warning}" for warning in (warnings if isinstance(warnings, list) else ())),
     ]
 

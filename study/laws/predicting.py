@@ -167,8 +167,8 @@ class Predictions:
         """A table of the predictions, then what held-out rows say of their distances, and doubts."""
         header = [*self.law.variables, self.law.predicts, "95% interval", "beyond the fit"]
         table = aligned([header, *(self._row(point) for point in self.points)])
-        told = dict.fromkeys(point.experience for point in self.points)
-        return "\n".join([*table, "", *told, *(f"note: {note}" for note in self.notes)])
+        experiences = dict.fromkeys(point.experience for point in self.points)
+        return "\n".join([*table, "", *experiences, *(f"note: {note}" for note in self.notes)])
 
     def _row(self, point: Prediction) -> list[str]:
         interval = f"{point.low:.4g} to {point.high:.4g}" if np.isfinite(point.low) else "none"
@@ -201,8 +201,8 @@ def predict(path: Path, points: Mapping[str, Floats]) -> Predictions:
     for row, reached in enumerate(reach.tolist()):
         at = {name: float(column[row]) for name, column in columns.items()}
         ends = (float(value[row]), float(low[row]), float(high[row]))
-        told = _experience(law, kept.distances, reached)
-        rows.append(Prediction(at, *ends, _beyond(at, ranges), reached, float(widening[row]), told))
+        experience = _experience(law, kept.distances, reached)
+        rows.append(Prediction(at, *ends, _beyond(at, ranges), reached, float(widening[row]), experience))
     return Predictions(law, tuple(rows), tuple(doubts_of(law, values)))
 
 
@@ -232,8 +232,8 @@ def read_targets(law: Law, texts: Sequence[str], roles: Mapping[str, str], place
             name, equals, value = (one.strip() for one in part.partition("="))
             variable = names.get(name, role_of(name)) if equals else None
             if variable not in law.variables:
-                told = f"{part!r} is not one of {joined(law.variables)} with a value, as in {law.variables[0]}=1e9"
-                problems.append(Problem(place, told + (f"; {nearest(name, [*names])}" if equals else "")))
+                message = f"{part!r} is not one of {joined(law.variables)} with a value, as in {law.variables[0]}=1e9"
+                problems.append(Problem(place, message + (f"; {nearest(name, [*names])}" if equals else "")))
             else:
                 point[variable] = read_count(place, value) if variable in SYNONYMS else _number(place, value)
         problems += [Problem(place, f"{name} is missing in {text!r}") for name in law.variables if name not in point]

@@ -132,8 +132,8 @@ def _point_column(table: RunTable, name: str, roles: Mapping[str, str]) -> Float
                 raise
     named = find_columns(name, table.frame.columns)
     if len(named) != 1:
-        told = f"has no column named like {name}" if not named else f"{name} may be {joined(named)}"
-        raise InputError.at(str(table.path), told)
+        message = f"has no column named like {name}" if not named else f"{name} may be {joined(named)}"
+        raise InputError.at(str(table.path), message)
     return compute(table, named[0], {}, str(table.path))
 
 

@@ -107,7 +107,7 @@ class GoalDesign(ABC):
         """The share of its steps that each expected run takes itself."""
         return dict.fromkeys(self.expected(ended), 1.0)
 
-    def kin(self, config: RunConfig) -> list[RunConfig]:
+    def of_one_trunk(self, config: RunConfig) -> list[RunConfig]:
         """The runs of a run's trunk, itself among them."""
         return [config]
 

@@ -293,7 +293,7 @@ class LawGoal(GoalDesign):
                 now = np.where(trunk & (self.branches >= step), np.minimum(now, rest), now)
         return replace(self.prices, now=now)
 
-    def kin(self, config: RunConfig) -> list[RunConfig]:
+    def of_one_trunk(self, config: RunConfig) -> list[RunConfig]:
         """The runs of a run's trunk, itself among them."""
         if (place := self.place(config)) is None:
             return []

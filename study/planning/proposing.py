@@ -222,12 +222,12 @@ class GoalTrunks:
 
     def begin(self, config: RunConfig, records: Mapping[str, RunRecord]) -> None:
         """Before a run starts: order the states that it leaves, and give it the latest that it can go on from."""
-        kin, run = self.design.kin(config), self._folder_of(config)
-        if len(kin) < 2 or config.branch_step is None:
+        beside, run = self.design.of_one_trunk(config), self._folder_of(config)
+        if len(beside) < 2 or config.branch_step is None:
             return
-        steps = {one.branch_step for one in kin if one.branch_step is not None and one.branch_step <= config.branch_step}
+        steps = {one.branch_step for one in beside if one.branch_step is not None and one.branch_step <= config.branch_step}
         run.write_orders(Orders(branch_steps=tuple(sorted(steps))))
-        trunks = [self._folder_of(one) for one in kin if one.key in records]
+        trunks = [self._folder_of(one) for one in beside if one.key in records]
         states = [(step, trunk) for trunk in trunks for step in trunk.branch_steps() if step <= config.branch_step]
         if run.attempts() == 0 and states:
             step, trunk = max(states, key=lambda state: state[0])

@@ -173,7 +173,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
     def _load(self, belongs: Callable[[RunConfig], bool]) -> list[RunConfig]:
         """Read the records of the sweep's runs; returns the configurations of started runs without a record.
 
-        Runs that cannot be read are told of, and count as not begun: those that the sweep wants are trained again.
+        Runs that cannot be read cause a warning and count as not begun: those that the sweep wants are trained again.
         """
         started = []
         read, problems = map_readable(_with_record, self.folder.runs())

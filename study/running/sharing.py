@@ -48,7 +48,7 @@ class SharedRuns:
         return home
 
     def _known_home(self, run_id: str) -> RunFolder | None:
-        """Where the link of a run leads, if the run is still trained there; a link to no run is told of."""
+        """Where the link of a run leads, if the run is still trained there; a link to no run causes a warning."""
         try:
             home = self.folder.home(run_id)
         except InputError as error:

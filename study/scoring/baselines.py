@@ -1,9 +1,9 @@
-"""What a task gives without an encoder: the commonest answer, and words without their order.
+"""What a task gives without an encoder: the majority answer, and a bag of words.
 
 | kind | `majority` | `bag_of_words` |
 | --- | --- | --- |
-| single, pair | the commonest class or labels of train; the mean of numbers | TF-IDF of words and word pairs, regressed |
-| tokens | the commonest tag | the tag that each word has most often in train |
+| single, pair | the majority class or labels of train; the mean of numbers | TF-IDF of words and word pairs, regressed |
+| tokens | the majority tag | the tag that each word has most often in train |
 | spans | the whole context, or no answer if some have none | the run of words nearest to the question's words |
 | minimal_pairs | a guess, half right | the sentence whose words are commoner; `bigram`: whose word pairs are likelier |
 
@@ -165,13 +165,13 @@ def _of_words(task: TaskData) -> Predictions:
             tags[token][label] += 1
             if token.lower() != token:
                 tags[token.lower()][label] += 1
-    commonest = labels.most_common(1)[0][0]
+    majority = labels.most_common(1)[0][0]
     of_word = {token: counts.most_common(1)[0][0] for token, counts in tags.items()}
     test = [example for example in task.test if isinstance(example, TokensExample)]
     return {
-        MAJORITY: [[commonest] * len(example.tokens) for example in test],
+        MAJORITY: [[majority] * len(example.tokens) for example in test],
         BAG_OF_WORDS: [
-            [of_word.get(token, of_word.get(token.lower(), commonest)) for token in example.tokens] for example in test
+            [of_word.get(token, of_word.get(token.lower(), majority)) for token in example.tokens] for example in test
         ],
     }
 

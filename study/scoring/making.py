@@ -125,7 +125,7 @@ def _attempted(
 
     watchdog, encoder = Watchdog(execution.hang_seconds, give_up), pretrained(folder.run.path)
     scoring = ScoreAttempt(config, encoder, folder, execution, precision, checkpoint, stop, attempt.check, watchdog)
-    state, reason, facts = _ending(lambda: _found(planned, scoring))
+    state, reason, facts = _ending(lambda: _facts(planned, scoring))
     if state != "PREEMPTED":
         file(state, reason, facts)
     return state
@@ -145,7 +145,7 @@ def _ending(found: Callable[[], Facts]) -> tuple[Ending, str | None, Facts]:
         return outcome.state, outcome.reason, {}
 
 
-def _found(planned: PlannedTask, scoring: ScoreAttempt) -> Facts:
+def _facts(planned: PlannedTask, scoring: ScoreAttempt) -> Facts:
     config, task = scoring.config, planned.read()
     shared: Facts = {f"{split}_examples": len(examples) for split, examples in task.splits.items()}
     shared |= {"chosen_on": "dev" if "dev" in task.splits else None}

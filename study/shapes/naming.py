@@ -53,12 +53,9 @@ def _in_file(path: Path) -> Architecture:
     values: dict[str, Any] = read_yaml(path)
     if "architecture" in values:
         architecture = Architecture.parse(values["architecture"], place=f"{path}: architecture")
-        recipe = values.get("recipe")
-        given: dict[str, Any] = recipe if isinstance(recipe, dict) else {}
-        if (objective := given.get("objective", "mlm")) == "rtd":
-            share = given.get("generator_share", Recipe.model_fields["generator_share"].default)
-            return architecture.model_copy(update={"generator_share": share})
-        return architecture.model_copy(update={"pair_head": objective != "mlm"})
+        given = values.get("recipe", {})
+        recipe = Recipe.parse({"budget": {"steps": 0}} | given if isinstance(given, dict) else given, f"{path}: recipe")
+        return architecture.model_copy(update=recipe.heads)
     if "shapes" in values:
         raise InputError.at(str(path), f"is a sweep of many architectures; see `study plan {pasted(path)}`")
     return Architecture.parse(values, place=str(path))

@@ -183,7 +183,7 @@ class RunFolder(WorkFolder):
         return file_once(self.record_file, record)
 
     def record(self) -> RunRecord | None:
-        """The record, None until the run has ended; a run whose exclusion cannot be read is excluded, too, and told of."""
+        """The record, None until the run has ended; a run whose exclusion cannot be read is excluded with a warning."""
         if (record := self.read_as(self.record_file, RunRecord, "move it away to train the run again")) is None:
             return None
         found, problems = map_readable(RunFolder.excluded, [self])

@@ -14,9 +14,9 @@ from study.data.prepared import data_fingerprint
 from study.executing.slots import Slot
 from study.planning.cost_estimate import estimate_cost
 from study.planning.plan import Plan, parents_of
+from study.running.control import retry
 from study.running.launch import _check_trained_runs
 from study.running.status_tables import cost_summary
-from study.running.steering import retry
 from study.store.records import RunRecord, counts_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder

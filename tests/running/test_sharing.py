@@ -16,12 +16,12 @@ from filelock import FileLock
 from study.base.errors import InputError
 from study.config.resources import Resources
 from study.config.run_config import RunConfig
+from study.running.control import _failed, exclude, retry
 from study.running.coordinator import Coordinator
 from study.running.launch import plan
 from study.running.run_proposer import RunJob
 from study.running.sharing import SharedRuns
 from study.running.status import status
-from study.running.steering import _failed, exclude, retry
 from study.store.ownership import Attempt, work_lock
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
@@ -252,7 +252,7 @@ def test_a_record_that_another_retry_took_meanwhile_is_not_asked_for(tmp_path: P
             assert len(retry(meanwhile.pop())) == 1
         return found
 
-    monkeypatch.setattr("study.running.steering._failed", failed_and_taken)
+    monkeypatch.setattr("study.running.control._failed", failed_and_taken)
     assert retry(one) == []
 
 
@@ -266,7 +266,7 @@ def test_of_sweeps_that_retry_one_run_at_one_moment_one_does(tmp_path: Path, mon
             looked.once = together.wait()
         return found
 
-    monkeypatch.setattr("study.running.steering._failed", failed_together)
+    monkeypatch.setattr("study.running.control._failed", failed_together)
     monkeypatch.setattr("study.store.locks.LOCK_SECONDS", 30)
     with ThreadPoolExecutor(len(folders)) as threads:
         retried = [*threads.map(retry, folders)]

@@ -14,17 +14,17 @@ import pytest
 from study.base.errors import InputError
 from study.data.cache import cached_sha256_of
 from study.planning.proposing import adopt
+from study.running.control import include
 from study.running.sharing import SharedRuns
 from study.running.status import status
-from study.running.steering import include
 from study.store.locks import held
 from study.store.run_folder import RunFolder, Trunk
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import checkpoint_name
 from study.training.checkpoints import newest_whole_checkpoint
+from tests.running.test_control import stops_at_once
 from tests.running.test_coordinator import FakeExecutor, completes
 from tests.running.test_sharing import coordinator, launched
-from tests.running.test_steering import stops_at_once
 
 ONE: dict[str, Any] = {"shapes": {"grid": {"depth": [1]}}}
 

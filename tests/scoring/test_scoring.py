@@ -43,13 +43,13 @@ from study.executing.slots import Slot
 from study.model.rounding import Int8Products
 from study.report.exploring import with_reasons
 from study.running import score_launch
+from study.running.control import exclude, include, retry, stop
 from study.running.coordinator import Coordinator, Progress
 from study.running.display import Display
 from study.running.retries import CRASHES, KILLS
 from study.running.score_launch import AnyScoreJob, AnyScoreRecord, ScoreProposer
 from study.running.status import status
 from study.running.status_tables import status_table
-from study.running.steering import exclude, include, retry, stop
 from study.scoring.evaluations import Evaluation, ScoreJob, all_evaluations, batches, cost, missing_baselines, wanted
 from study.scoring.features import embed
 from study.scoring.fine_tuning import FineTuning

@@ -17,8 +17,8 @@ from study.base import durable_files
 from study.base.errors import InputError
 from study.cli import REMEDIES
 from study.data.cache import open_entry
+from study.running.control import stop
 from study.running.status import status
-from study.running.steering import stop
 from study.store.locks import held, is_held
 from study.store.sweep_folder import SweepFolder
 from tests.synthetic import sweep_folder
@@ -93,7 +93,7 @@ def without_flock(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_there_is_no_flock_a_sweep_that_is_held_is_seen_and_can_be_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("study.running.steering.STOP_SECONDS", 0.0)
+    monkeypatch.setattr("study.running.control.STOP_SECONDS", 0.0)
     folder = sweep_folder(tmp_path / "s")
     for lock, what in ((folder.launching, "run"), (folder.scoring, "scored")):
         assert not is_held(lock)

@@ -19,7 +19,7 @@ import yaml
 from PIL import Image
 
 from study.base.errors import InputError
-from study.running.steering import exclude, include
+from study.running.control import exclude, include
 from study.store.run_folder import RunFolder
 from study.store.score_records import write_scores
 from study.store.sweep_folder import SweepFolder

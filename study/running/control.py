@@ -176,7 +176,7 @@ def exclude(run: str, results: Path, reason: str) -> list[RunFolder]:
 
     An id names the run in every sweep that has it, a folder in that sweep alone. Raises InputError without a reason.
     """
-    found = _found(run, results)
+    found = _runs_named(run, results)
     if not reason.strip():
         raise InputError.at("--reason", "is empty; give the reason, which the ledger and the answer quote")
     for folder in found:
@@ -186,7 +186,7 @@ def exclude(run: str, results: Path, reason: str) -> list[RunFolder]:
 
 def include(run: str, results: Path) -> list[RunFolder]:
     """Undo `exclude`; raises InputError where the run is not excluded."""
-    found = [folder for folder in _found(run, results) if is_there(folder.exclusion_file)]
+    found = [folder for folder in _runs_named(run, results) if is_there(folder.exclusion_file)]
     if not found:
         raise InputError.at(run, "is not excluded")
     for folder in found:
@@ -194,7 +194,7 @@ def include(run: str, results: Path) -> list[RunFolder]:
     return found
 
 
-def _found(run: str, results: Path) -> list[RunFolder]:
+def _runs_named(run: str, results: Path) -> list[RunFolder]:
     if RunFolder(Path(run)).is_run:
         return [RunFolder(Path(run).resolve())]
     if len(run) < LEAST_OF_ID:
