@@ -794,7 +794,7 @@ def test_a_full_disk_is_told_with_the_file(arguments: list[str], file: str, here
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bert-bse"], "bert-bse: is not a known model; did you mean 'bert-base'? (nor is it a file, or a run in results)"),
+        (["bert-bse"], "bert-bse: is not a known model, a file or a run in results; did you mean 'bert-base'?"),
         ([], "--depth: is missing; give a model's NAME, or --depth and --width"),
         (["--depth", 1, "--width", 100, "--heads", 7], "heads: 7 heads do not divide width 100; 5 would"),
         (["--depth", -1, "--width", 128], "depth: -1 is below the least allowed, 1"),

@@ -101,7 +101,7 @@ def stop(folder: Path, as_json: bool) -> None:
 def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
     """Try failed runs and scores again.
 
-    The next launch, or study score, resumes all that FAILED, were HUNG or met OOM, or those of the named RUNs, from their last
+    The next launch, or study score, resumes those that ended as FAILED, HUNG or OOM, or those of the named RUNs, from their last
     checkpoints. A named run that was excluded is trained anew. Every record is kept among the past attempts of its run.
     """
     from study.base.quantities import plural
@@ -122,7 +122,7 @@ def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
         by = f"the next study score, or launch that scores, of {sweep.name}"
         echo(f"{plural(scores, 'score')} will be tried again by {by}")
     if not retried:
-        echo(f"nothing of {sweep.name} FAILED, was HUNG or met OOM; name other runs to try them again")
+        echo(f"no run or score of {sweep.name} ended as FAILED, HUNG or OOM; name other runs to try them again")
 
 
 @click.command()

@@ -74,8 +74,8 @@ def tasks(as_json: bool) -> None:
 @click.option("--batch", "batch_examples", help="Examples per step, one or several to tune.  [default: 32]")
 @click.option("--epochs", help="Passes over train, one or several to tune.  [default: 3]")
 @click.option("--max-length", type=CountRange(), help="Tokens per input.  [default: the sequence length of pre-training]")
-@click.option("--max-train-examples", type=CountRange(), help="Use at most so many training examples.")
-@click.option("--max-evaluation-examples", type=CountRange(), help="Use at most so many dev and test examples.")
+@click.option("--max-train-examples", type=CountRange(), help="The most training examples to use.")
+@click.option("--max-evaluation-examples", type=CountRange(), help="The most dev and test examples to use.")
 @click.option("--teacher", help="Folder of a run that is fine-tuned first and labels the task's unlabelled text.")
 @click.option("--taught-epochs", type=CountRange(), help="Passes over what the teacher labelled.  [default: 3]")
 @precision_option

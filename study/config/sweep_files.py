@@ -237,7 +237,9 @@ def _why_no_knob(section: str, knob: str, value: object) -> str | None:
     if knob in PARTS and isinstance(value, Mapping):
         return f"contains keys; write each as one dotted key, as in {knob}.{next(iter(value), '…')}"
     if knob not in KNOBS:
-        return f"is not a knob of a run; {nearest(knob, list(KNOBS))}"
+        elsewhere = [known for known in KNOBS if known.rpartition(".")[2] == knob.rpartition(".")[2]]
+        hint = f"did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else nearest(knob, list(KNOBS))
+        return f"is not a knob of a run; {hint}"
     if knob in TRAINED_RUNS and section != "vary":
         return "is not a number; compare runs under vary"
     if knob.startswith("masking."):

@@ -59,7 +59,7 @@ def find(name: str) -> NamedModel | None:
 
 
 def unknown(name: str, where: str = "") -> InputError:
-    """The error for an unknown name, with the nearest models; `where` names other places searched.
+    """The error for an unknown name, with the nearest models; `where` names what else it is not.
 
     The start of known names (`albert`) lists all of them.
     """
@@ -68,7 +68,7 @@ def unknown(name: str, where: str = "") -> InputError:
     starting = [repr(one) for one in short if one.startswith(name.lower())] if name else []
     near = f"did you mean {' or '.join(starting)}?" if starting else nearest(name.lower(), known)
     hint = near if near.startswith("did") else "known: " + ", ".join(short)
-    return InputError.at(name, f"is not a known model; {hint}{where}")
+    return InputError.at(name, f"is not a known model{where}; {hint}")
 
 
 def named(name: str) -> Architecture:

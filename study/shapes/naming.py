@@ -42,7 +42,7 @@ def resolve_architecture(name: str, results: Path) -> NamedArchitecture:
         raise InputError.at(name, "does not exist, and is not a model name")
     if (architecture := _of_id(name, results)) is not None:
         return NamedArchitecture(name, architecture)
-    raise unknown(name, f" (nor is it a file, or a run in {results})")
+    raise unknown(name, f", a file or a run in {results}")
 
 
 def _in_file(path: Path) -> Architecture:

@@ -255,7 +255,10 @@ def test_params_as_text_is_for_readers(study: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "messages"),
     [
-        (("params", "bert-bse"), ["error: bert-bse: is not a known model; did you mean 'bert-base'?"]),
+        (
+            ("params", "bert-bse"),
+            ["error: bert-bse: is not a known model, a file or a run in results; did you mean 'bert-base'?"],
+        ),
         (("params",), ["error: --depth: is missing"]),
         (
             ("params", "bert-base", "--depth", 0, "--heads", 7),

@@ -124,6 +124,11 @@ def test_a_knob_of_training_masks_is_one_key(tmp_path: Path) -> None:
         ("vary.architecture.pooler=[true, false]", "vary.architecture.pooler", "changes no run"),
         ("tune.recipe.lr={low: 1, high: 2, trials: 2}", "tune.recipe.lr", "is not a knob of a run"),
         (
+            "vary.recipe.norm=[pre, post]",
+            "vary.recipe.norm",
+            "is not a knob of a run; did you mean 'architecture.norm'?",
+        ),
+        (
             "vary={recipe: {dropout: [0, 1]}}",
             "vary.recipe",
             "contains keys; write each as one dotted key, as in recipe.dropout",

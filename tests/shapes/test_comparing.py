@@ -240,9 +240,12 @@ def test_a_run_that_two_sweeps_share_is_one_run(tmp_path: Path) -> None:
     [
         (
             ("params", "bert-bse"),
-            "error: bert-bse: is not a known model; did you mean 'bert-base'? (nor is it a file, or a run",
+            "error: bert-bse: is not a known model, a file or a run in",
         ),
-        (("compare", "bert-base", "albert"), "error: albert: is not a known model; did you mean 'albert-"),
+        (
+            ("compare", "bert-base", "albert"),
+            "error: albert: is not a known model, a file or a run in results; did you mean 'albert-",
+        ),
         (("compare", "bert-base", "bert-large", "--change", "depth=2"), "error: --change: needs one NAME to change, not 2"),
         (("compare", "bert-base", "--change", "depht=2"), "did you mean 'depth'"),
         (("compare", "bert-base", "--change", "depth=abc"), "error: --change.depth: 'abc' is not a whole number"),
