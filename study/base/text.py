@@ -66,6 +66,11 @@ def escape(text: object) -> str:
     return re.sub(r"([\\`*_\[\]<>#|~&$!])", r"\\\1", printable(str(text)))
 
 
+def code(text: object) -> str:
+    """A text as Markdown code on one line, such as a file's name, without the backticks that would end it."""
+    return f"`{printable(str(text)).replace('`', '')}`"
+
+
 def bullets(sentences: Iterable[str]) -> str:
     """A Markdown list of sentences, escaped."""
     return "\n".join(f"- {escape(sentence)}" for sentence in sentences)

@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from study.base.durable_files import is_there, write_atomically
-from study.base.text import bullets, escape
+from study.base.text import bullets, code, escape
 from study.evidence import comparisons
 from study.evidence.evidence import Evidence, gather, save_fits
 from study.plotting import what_doubling_adds
@@ -180,7 +180,7 @@ class Answer:
         yield f"**Runs:** {run_count(self.evidence)}."
         law, about = self.evidence.laws.shown, self.verdict.about
         also = [sentence for kind in ("loss", "downstream") if kind != about for sentence in self.findings[kind][:1]]
-        also += dominance_sentences(self.evidence)[:1] if about == "loss" else []
+        also += [*self.verdict.also, *(dominance_sentences(self.evidence)[:1] if about == "loss" else [])]
         also += [] if law is None else [law_sentence(law)]
         also += self.findings["parameters"] if self._counts else []
         yield f"**Also found**\n\n{bullets(short_ids(self.evidence, line) for line in also)}" if also else ""
@@ -238,6 +238,6 @@ def _fold(title: str, text: str) -> str:
 def _regenerate(folder: SweepFolder) -> str:
     return (
         "`study report` of the folder that this page lies in rebuilds it, with `ledger.parquet`, `fits/` and `figures/`, from "
-        f"the records of its runs, without torch, a GPU or an account; `study launch` of {escape(folder.name)}.yaml "
-        f"(see {folder.sweep_file.name}) trains what is missing."
+        f"the records of its runs, without torch, a GPU or an account; `study launch` of {code(f'{folder.name}.yaml')} "
+        f"(see `{folder.sweep_file.name}`) trains what is missing."
     )

@@ -171,10 +171,12 @@ def best_variant(scores: DownstreamEvidence) -> str:
     low, high = best["score"] - best["half"], best["score"] + best["half"]
     highest = f"{best['score']:.3f} (95% interval {low:.3f} to {high:.3f})"
     if not above:
-        lowest = f"the lowest is {beside[-1]}"
-        return f"{over}, the highest score is {highest}, {best['setting']}, not significantly above any other; {lowest}"
-    unsure = f", but not significantly above {joined(beside)}" if beside else ""
-    return f"{over}, {best['setting']} scores highest, {highest}, significantly above {joined(above)}{unsure}"
+        lowest = f"the lowest is that with {beside[-1]}"
+        return f"{over}, the highest score is {highest} with {best['setting']}, not significantly above any other, and {lowest}"
+    unsure = f", but not significantly above those with {joined(beside)}" if beside else ""
+    return (
+        f"{over}, scores are highest with {best['setting']}, {highest}, significantly above those with {joined(above)}{unsure}"
+    )
 
 
 def _trend_of_average(average: TaskScores) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,17 +16,19 @@ from study.base.quantities import EQUAL_WITHIN, budget_words, plural, plus_minus
 from study.base.statistics import CONFIDENCE
 from study.base.text import at_budget, joined, printable, shape_and_variant
 from study.config.sweep import GoalSweep
-from study.evidence.cells import run_ids_in, shorten_run_ids
+from study.evidence.cells import CellResult, by_budget, run_ids_in, shorten_run_ids
 from study.evidence.comparisons import Average, Comparison, Pair
 from study.evidence.downstream import DownstreamEvidence
 from study.evidence.evidence import Evidence
 from study.evidence.gains import Gain, Spending, TokenGain
-from study.evidence.paired import Difference
+from study.evidence.ledgers import UNIQUE_TOKENS
+from study.evidence.paired import Difference, TestedDifference
 from study.evidence.rate_transfer import RateTransfer
 from study.evidence.score_trends import Verdict as TrendVerdict
 from study.laws.law_fits import LawFit
 from study.report.findings import compression_words, missing_comparison, run_count, why_excluded
 from study.report.pair_sentences import READING_REMEDIES, WHAT_HELPS, connected, kind_of, pair_kinds, what_lowers, why_unknown
+from study.report.plain_words import in_plain_words, is_asked_of
 from study.report.score_sentences import best_variant
 
 MOST_NAMES = 4
@@ -42,7 +45,8 @@ MOST_PAIRS = 30
 class Verdict:
     """The answer to a sweep's question: a `sentence`, its `certainty`, and what would `change` it.
 
-    `figures` names its figures, the best first; `about` is the kind of finding that it sums up.
+    `figures` names its figures, the best first; `about` is the kind of finding that it sums up; `also` has sentences on what
+    the question does not ask.
     """
 
     sentence: str
@@ -50,6 +54,7 @@ class Verdict:
     change: str
     figures: tuple[str, ...]
     about: Literal["loss", "downstream"] = "loss"
+    also: tuple[str, ...] = ()
 
 
 def verdict_of(evidence: Evidence) -> Verdict:
@@ -62,8 +67,9 @@ def verdict_of(evidence: Evidence) -> Verdict:
 
 
 def asks_about(evidence: Evidence, *words: str) -> bool:
-    """Whether the question contains any of some words, such as `parameter`, except in what is held equal."""
-    question = re.sub(r"\bequal [\w-]+( parameters)?", "", evidence.sweep.question.lower())
+    """Whether the question contains any of some words, such as `parameter`, but not in what is held equal or in an amount."""
+    given = r"\bequal [\w-]+( parameters)?|\b\d[\d.,]*[a-z]? ([\w-]+ )?(parameters|tokens)\b"
+    question = re.sub(given, "", evidence.sweep.question.lower())
     return any(re.search(rf"\b{word}s?\b", question) for word in words)
 
 
@@ -72,6 +78,8 @@ def _on_scores(evidence: Evidence) -> Verdict:
     assert scores is not None
     variants = best_variant(scores)
     clauses = [variants or _trends(scores)]
+    if not variants and asks_about(evidence, "larger", "size") and (of_largest := _of_largest(scores)):
+        clauses.insert(0, of_largest)
     if asks_about(evidence, "untrained") and (beside := _beside_untrained(scores)):
         clauses.insert(0, beside)
     if asks_about(evidence, "cut") and evidence.cuts:
@@ -104,6 +112,21 @@ def _beside_untrained(scores: DownstreamEvidence) -> str:
     return f"trained encoders beat the same encoders untrained {where}"
 
 
+def _of_largest(scores: DownstreamEvidence) -> str:
+    """On how many tasks the largest encoder scores highest, and its mean score beside the highest; empty for one encoder."""
+    tasks = [task for task in scores.tasks if len(task.points) > 1]
+    if not tasks:
+        return ""
+    highest = sum(task.best["parameters"] == task.points["parameters"].max() for task in tasks)
+    shown = scores.average or tasks[0]
+    largest, best = shown.points.iloc[int(shown.points["parameters"].argmax())], shown.best
+    low, high = (largest["score"] + side * largest["half"] for side in (-1, 1))
+    where = "on average" if scores.average else f"on {shown.task}"
+    mean = f"{largest['score']:.3f} (95% interval {low:.3f} to {high:.3f}) {where}"
+    beside = "" if best["name"] == largest["name"] else f" against {best['score']:.3f} for {best['name']}"
+    return f"the largest encoder scores highest on {highest or 'none'} of {plural(len(tasks), 'task')}, with {mean}{beside}"
+
+
 _TRENDS: dict[TrendVerdict, str] = {
     "monotone": "follow the loss on",
     "rises": "rise as the loss falls, with exceptions, on",
@@ -118,8 +141,8 @@ def _trends(scores: DownstreamEvidence) -> str:
     parts = [f"{words} {_tasks(by_verdict[name], len(scores.tasks))}" for name, words in _TRENDS.items() if name in by_verdict]
     average = _average_trend(scores)
     if parts:
-        return "; ".join(filter(None, (f"scores {joined(parts)}", average)))
-    return average or "too few encoders were scored to relate scores to the loss"
+        return f"scores {joined(parts)}{average and f', with {average}'}"
+    return f"scores have {average}" if average else "too few encoders were scored to relate scores to the loss"
 
 
 def _average_trend(scores: DownstreamEvidence) -> str:
@@ -127,29 +150,34 @@ def _average_trend(scores: DownstreamEvidence) -> str:
         return ""
     trend = scores.average.trend
     interval = "no interval" if trend.low is None else f"95% interval {trend.low:+.2f} to {trend.high:+.2f}"
-    return f"averaged over tasks, scores have a rank correlation of {trend.correlation:+.2f} with the falling loss ({interval})"
+    return f"a rank correlation of {trend.correlation:+.2f} ({interval}) with the falling loss on average"
 
 
 def _on_compressions(evidence: Evidence) -> Verdict:
-    clauses = [compression_words(one).removesuffix(".") for one in evidence.compressions[:MOST_KINDS]]
+    told = [compression_words(one).removesuffix(".").partition("; ") for one in evidence.compressions[:MOST_KINDS]]
     certainty = f"Each interval is for its pair alone. {_measured_over([one.against_source for one in evidence.compressions])}"
     figures = ("loss_against_parameters",)
-    return Verdict(_sentence(evidence, clauses), certainty, _larger_sweep(evidence), figures)
+    also = tuple(_sentence(evidence, [made]) for _, _, made in told if made)
+    return Verdict(_sentence(evidence, [clause for clause, *_ in told]), certainty, _larger_sweep(evidence), figures, also=also)
 
 
 def _on_cuts(evidence: Evidence) -> Verdict:
     certainty = f"Each interval is for its pair alone. {_measured_over([cut.difference for cut in evidence.cuts])}"
     figures = ("loss_by_depth", "loss_against_parameters")
-    return Verdict(_sentence(evidence, [_cuts(evidence)]), certainty, _larger_sweep(evidence), figures)
+    also = tuple(_sentence(evidence, [clause]) for clause in _asked_and_others(evidence)[0])
+    return Verdict(_sentence(evidence, [_cuts(evidence)]), certainty, _larger_sweep(evidence), figures, also=also)
 
 
 def _cuts(evidence: Evidence) -> str:
     """The cost of the cheapest cuts at the largest budget, by the number of layers."""
     *_, cuts = grouped(evidence.cuts, lambda cut: (cut.whole, cut.budget)).values()
+    by_layers = islice(grouped(cuts, lambda cut: cut.layers).values(), MOST_KINDS)
+    least = [min(ways, key=lambda cut: cut.difference.estimate_nats) for ways in by_layers]
+    costs = grouped(least, lambda cut: cut.cut.partition(" (")[2].removesuffix(")"))
     clauses = []
-    for layers, ways in islice(grouped(cuts, lambda cut: cut.layers).items(), MOST_KINDS):
-        least = min(ways, key=lambda cut: cut.difference.estimate_nats)
-        clauses.append(f"{least.difference.size_text} for {plural(layers, 'layer')} ({least.cut})")
+    for start, same in costs.items():
+        of_layers = joined([f"{cut.difference.size_text} for {plural(cut.layers, 'layer')}" for cut in same])
+        clauses.append(f"{of_layers}{start and f', with {start}'}")
     return f"cutting off layers costs at least {joined(clauses)}"
 
 
@@ -161,22 +189,24 @@ def _on_spendings(evidence: Evidence) -> Verdict:
     if not against:
         why = "neither encoder of a pair reads word order, so that losses say nothing of starts and teachers"
         return Verdict(f"No verdict: {why}; {WHAT_HELPS} may help.", "Nothing is tested.", READING_REMEDIES, figures)
-    spent = {"of its own": least.train_flops, "with the runs that it needs": least.spent_flops}
-    longest = {
-        what: max(affordable, key=lambda one: one.scratch_flops)
-        for what, flops in spent.items()
-        if (affordable := [one for one in against if one.scratch_flops <= flops * (1 + EQUAL_WITHIN)])
-    }
-    beside: list[str] = []
-    for one, whats in grouped(longest, longest.__getitem__).items():
-        flops = " and ".join(f"{spent[what]:.3g} FLOPs {what}" for what in whats)
-        beside.append(f"for {flops}, {'it' if beside else f'an encoder {one.needs}'} is {_beside_scratch(one)}")
-    clauses = [*(_among_needing(evidence) if len(beside) == 1 else []), *beside]
+    own, spent = (
+        max(affordable, key=lambda one: one.scratch_flops, default=None)
+        for flops in (least.train_flops, least.spent_flops)
+        for affordable in [[one for one in against if one.scratch_flops <= flops * (1 + EQUAL_WITHIN)]]
+    )
+    what = {own: "for no more FLOPs", spent: "for no more FLOPs than with the runs that it needs"}
+    if own == spent:
+        what = {own: "for no more FLOPs, with or without the runs that it needs"}
+    beside = joined([_beside_scratch(one, flops) for one, flops in what.items() if one is not None])
+    clauses = [*([f"an encoder {against[0].needs} is {beside}"] if beside else []), *_among_needing(evidence)]
+    if not asks_about(evidence, "scratch"):
+        clauses.reverse()
     pairs = plural(len(evidence.spendings), "pair")
     luck = "All rest on one run, whose luck is in no interval."
     measured = _measured_over([one.difference for one in against])
     certainty = f"Tests at 5%, adjusted by Holm over {pairs}. {measured} {luck}"
-    return Verdict(_sentence(evidence, clauses), certainty, _larger_sweep(evidence), figures)
+    also = tuple(_sentence(evidence, [clause]) for clause in clauses[1:])
+    return Verdict(_sentence(evidence, clauses[:1]), certainty, _larger_sweep(evidence), figures, also=also)
 
 
 def _among_needing(evidence: Evidence) -> list[str]:
@@ -187,11 +217,10 @@ def _among_needing(evidence: Evidence) -> list[str]:
     return [_best_of(max(among, key=len))] if among else []
 
 
-def _beside_scratch(one: Spending) -> str:
-    """How far above or below training from scratch an encoder is, and what that costs."""
+def _beside_scratch(one: Spending, flops: str) -> str:
+    """How far above or below training from scratch an encoder is, and what that takes."""
     side = "below" if one.difference.estimate_nats < 0 else "above"
-    unsure = "" if one.status == "decided" else ", which is not significant"
-    return f"{one.difference.size_text} {side} one trained {one.scratch} ({one.scratch_flops:.3g} FLOPs){unsure}"
+    return f"{one.difference.size_text} {side} one trained {one.scratch} ({flops}){_unsure(one)}"
 
 
 def _on_tokens(evidence: Evidence) -> Verdict:
@@ -203,10 +232,9 @@ def _on_tokens(evidence: Evidence) -> Verdict:
     else:
         clauses = [*([] if evidence.sweep.varied else _foretold(law)), _token_gain(evidence)]
         sure, figures = "No law's constants are determined; tests at 5%, adjusted by Holm.", ("loss_against_flops", "law_fit")
-    if variants := [among for (of_shapes, _), among in pair_kinds(evidence).items() if not of_shapes]:
-        clauses += _pairs(evidence, variants[0])[:1]
+    also = tuple(_sentence(evidence, [clause]) for clause in _asked_and_others(evidence)[0])
     certainty = f"{sure} {_measured_over([gain.difference for gain in evidence.token_gains])}"
-    return Verdict(_sentence(evidence, clauses), certainty, _larger_sweep(evidence, "longer budgets"), figures)
+    return Verdict(_sentence(evidence, clauses), certainty, _larger_sweep(evidence, "longer budgets"), figures, also=also)
 
 
 def _foretold(law: LawFit | None) -> list[str]:
@@ -260,16 +288,54 @@ def _moves(transfer: RateTransfer) -> str:
 
 
 def _on_pairs(evidence: Evidence) -> Verdict:
-    kinds = list(pair_kinds(evidence).values())
-    told = kinds[:1] if len(kinds) > 1 and _confirms(evidence, kinds[0], kinds[1]) else kinds
-    clauses = list(islice((clause for among in told for clause in _pairs(evidence, among)), MOST_KINDS))
+    asked, others = _asked_and_others(evidence)
+    kinds = pair_kinds(evidence).values()
     compared = [pair for among in kinds for pair in among if pair.status != "reads_no_order"]
+    return _over_pairs(evidence, asked, compared, others)
+
+
+def _over_pairs(
+    evidence: Evidence, clauses: Sequence[str], compared: Sequence[Comparison], others: Sequence[str] = ()
+) -> Verdict:
+    """The verdict of some clauses, tested over the pairs `compared`."""
     first = ["paired_differences", "loss_by_depth"]
     figures = (*(first if len(compared) <= MOST_PAIRS else first[::-1]), "loss_by_shape", "loss_against_parameters")
+    sentence, also = _sentence(evidence, clauses), tuple(_sentence(evidence, [clause]) for clause in others)
     if not compared:
         certainty = "Losses of encoders that read no word order say nothing of their blocks, so nothing is tested."
-        return Verdict(_sentence(evidence, clauses), certainty, READING_REMEDIES, figures)
-    return Verdict(_sentence(evidence, clauses), _certainty(compared), _change(evidence, compared), figures)
+        return Verdict(sentence, certainty, READING_REMEDIES, figures, also=also)
+    return Verdict(sentence, _certainty(compared), _change(evidence, compared), figures, also=also)
+
+
+def _asked_and_others(evidence: Evidence) -> tuple[list[str], list[str]]:
+    """A clause for each knob, or for shapes, and equal quantity: those that the question asks about, and up to as many others.
+
+    A question asks about the knobs that it names, else about the first, and about further equal quantities that it names.
+    """
+    question = evidence.sweep.question.lower()
+    kinds = list(pair_kinds(evidence).values())
+    if len(kinds) > 1 and _confirms(evidence, kinds[0], kinds[1]):
+        del kinds[1]
+    groups = [among for pairs in kinds for among in grouped(pairs, lambda pair: "" if pair.of_shapes else pair.weighs).values()]
+    if not groups:
+        return [], []
+    same = [among for among in groups if among[0].equal == groups[0][0].equal]
+    mains = [among for among in same if is_asked_of(among[0].weighs, question)] or groups[:1]
+    named = [among for among in groups if any(among is main or _also_named(among, main, question) for main in mains)]
+    named.sort(key=lambda among: question.find(f"equal {_last(among)}"))
+    others = [among for among in groups if among not in named]
+    return [_pairs(evidence, among) for among in named], [_pairs(evidence, among) for among in others[:MOST_KINDS]]
+
+
+def _also_named(further: Sequence[Pair], main: Sequence[Pair], question: str) -> bool:
+    """Whether a question names the equal quantities of both of two comparisons of one knob."""
+    same = further[0].weighs == main[0].weighs
+    return same and all(f"equal {_last(pairs)}" in question for pairs in (further, main))
+
+
+def _last(pairs: Sequence[Pair]) -> str:
+    """The last of the quantities that pairs have equal: shape or parameters."""
+    return pairs[0].equal.rpartition(" ")[2]
 
 
 def _confirms(evidence: Evidence, first: Sequence[Comparison], further: Sequence[Comparison]) -> bool:
@@ -282,38 +348,27 @@ def _confirms(evidence: Evidence, first: Sequence[Comparison], further: Sequence
     return decided and sides[0] is not None and sides[0] == sides[1]
 
 
-def _pairs(evidence: Evidence, pairs: Sequence[Comparison]) -> list[str]:
-    """One clause for shapes, or one for each knob in which variants differ."""
+def _pairs(evidence: Evidence, pairs: Sequence[Comparison]) -> str:
+    """The result of pairs of shapes, or of variants in one knob: by their averages over conditions if any."""
     compared = [pair for pair in pairs if pair.status != "reads_no_order"]
     if not compared:
         who = "one encoder of each pair reads" if pairs[0].of_shapes else "the encoders read"
         what = "shapes" if pairs[0].of_shapes else "variants"
-        return [
+        return (
             f"no verdict on {what} at equal {pairs[0].equal}: {who} no word order, so that losses follow the token table; "
             f"{WHAT_HELPS} may help"
-        ]
-    by_knob = grouped(compared, lambda pair: "" if pair.of_shapes else pair.weighs)
-    first, *more = (_compared(evidence, among) for among in by_knob.values())
-    return [first, *(clause.removeprefix(f"at equal {pairs[0].equal}, ") for clause in more)]
-
-
-def _compared(evidence: Evidence, pairs: Sequence[Comparison]) -> str:
-    """The result of judgeable pairs: by their averages over conditions if any."""
-    of_shapes, equal, n = pairs[0].of_shapes, f"at equal {pairs[0].equal}", plural(len(pairs), "pair")
-    group = _connected(evidence, pairs)
-    decided = sum(pair.status == "decided" for pair in pairs)
-    if not decided and not _any_decided(group):
+        )
+    of_shapes, equal, n = compared[0].of_shapes, f"at equal {compared[0].equal}", plural(len(compared), "pair")
+    group = _connected(evidence, compared)
+    if not _any_decided(compared) and not _any_decided(group):
         largest = max(group, key=lambda pair: abs(pair.difference.estimate_nats))
-        why = why_unknown(pairs) or f"no difference in {n} is significant"
-        shown = f"{largest.first} minus {largest.second}, {largest.difference.to_text()}{_where(largest)}"
-        return f"{equal}, {why}; the largest difference is {shown}"
-    winner = what_lowers(pairs) if of_shapes else None
-    lead = f"{winner} more {equal}: " if winner else f"{equal}, "
-    if len(pairs) == 1:
-        return f"{lead}{_best_of(group)}, a significant difference"
-    if not winner and (tally := _tally(pairs)):
-        return f"{lead}{tally}; {_best_of(group)}"
-    return f"{lead}{_best_of(group)}; {decided} of {n} {'differs' if decided == 1 else 'differ'} significantly"
+        why = why_unknown(compared) or f"no difference in {n} is significant"
+        minus = f"{_side(largest, largest.first)} minus {_side(largest, largest.second, 'that')}"
+        return f"{equal}, {why}: the largest, {minus}, is {largest.difference.to_text()}{_where(largest)}"
+    winner = what_lowers(compared) if of_shapes else None
+    tally = None if winner else _tally(compared)
+    lead = f"{winner[0].lower()}{winner[1:]} more {equal}:" if winner else f"{equal}, {tally}:" if tally else f"{equal},"
+    return f"{lead} {_best_of(group)}{', a significant difference' if len(compared) == 1 else ''}"
 
 
 def _connected(evidence: Evidence, pairs: Sequence[Comparison]) -> Sequence[Pair]:
@@ -330,6 +385,10 @@ def _any_decided(pairs: Sequence[Pair]) -> bool:
     return any(pair.status == "decided" for pair in pairs)
 
 
+_MORE = {"ffn": "a larger FFN"}
+"""More of a size in words, where it is not `more` of its name."""
+
+
 def _tally(pairs: Sequence[Comparison]) -> str | None:
     """How often more of either size lowers the loss significantly; None unless all pairs weigh the same two sizes."""
     if len({(pair.weighs, pair.against) for pair in pairs}) > 1 or (against := pairs[0].against) is None:
@@ -339,7 +398,8 @@ def _tally(pairs: Sequence[Comparison]) -> str | None:
     counts[against] = len(decided) - counts[pairs[0].weighs]
     often, seldom = sorted(counts, key=lambda size: -counts[size])
     pair_count = plural(len(pairs), "pair")
-    return f"more {often} lowers the loss significantly in {counts[often]} of {pair_count}, more {seldom} in {counts[seldom]}"
+    more, less = (_MORE.get(size, f"more {size}") for size in (often, seldom))
+    return f"{more} lowers the loss significantly in {counts[often]} of {pair_count} and {less} in {counts[seldom] or 'none'}"
 
 
 def _best_of(group: Sequence[Pair]) -> str:
@@ -351,13 +411,26 @@ def _best_of(group: Sequence[Pair]) -> str:
     beside.sort(key=lambda pair: abs(pair.difference.estimate_nats))
     decided = [pair for pair in beside if pair.status == "decided"]
     farthest = (decided or beside)[-1]
-    unsure = "" if decided else ", which is not significant"
-    words = f"{farthest.lower} is {farthest.difference.size_text} below {_higher(farthest)}{_where(farthest)}{unsure}"
+    words = f"{_side(farthest, farthest.lower)} is {_below(farthest)}{_where(farthest)}{_unsure(farthest)}"
     if lowest is None:
         return words
     if near := [_higher(pair) for pair in beside if pair.status != "decided" and pair is not farthest]:
-        return f"{words}, {'but' if decided else 'and'} not significantly below {listed(near)}"
-    return words if len(beside) == 1 else f"{words} and {beside[0].difference.size_text} below {_higher(beside[0])}"
+        that = "that" if len(near) == 1 else "those"
+        return f"{words}, {'but' if decided else 'and'} not significantly below {_side(farthest, listed(near), that)}"
+    return words if len(beside) == 1 else f"{words} and {_below(beside[0])}"
+
+
+def _unsure(one: TestedDifference) -> str:
+    return "" if one.status == "decided" else ", which is not significant"
+
+
+def _side(pair: Pair, name: str, loss: str = "the loss") -> str:
+    """A side of a pair in a sentence: the shape, or the loss with the variant."""
+    return name if pair.of_shapes else f"{loss} with {name}"
+
+
+def _below(pair: Pair) -> str:
+    return f"{pair.difference.size_text} below {_side(pair, _higher(pair), 'that')}"
 
 
 def _lowest_side(group: Sequence[Pair]) -> str | None:
@@ -374,7 +447,65 @@ def _where(pair: Pair) -> str:
     """The scope of a difference: an average over conditions, or one family."""
     if isinstance(pair, Average):
         return f" on average over {len(pair.places)} conditions"
-    return f" ({pair.family})" if isinstance(pair, Comparison) else ""
+    return f" ({re.sub(r' [(][^()]*[)]', '', pair.family)})" if isinstance(pair, Comparison) else ""
+
+
+def _on_passes(evidence: Evidence) -> Verdict:
+    """How often a text may be read at no significant cost, and what more passes cost the smallest and the largest shape."""
+    costs = _costs_of_passes(evidence)
+    least_costly = next((often for often, pairs in costs.items() if _any_decided(pairs)), math.inf)
+    clauses = []
+    if free := [often for often in costs if often < least_costly]:
+        most = max(costs[free[-1]], key=lambda pair: pair.difference.estimate_nats)
+        clauses.append(f"{free[-1]:.3g} passes over a text cost no significant loss beside new text, at most {_cost(most)}")
+    if pairs := costs.get(least_costly):
+        both = [f"{_cost(pair)} for {_shape_of(evidence, pair)}" for pair in dict.fromkeys((pairs[0], pairs[-1]))]
+        clauses.append(f"{least_costly:.3g} passes cost {joined(both)}")
+    return _over_pairs(evidence, clauses, [pair for pairs in costs.values() for pair in pairs])
+
+
+def _costs_of_passes(evidence: Evidence) -> dict[float, list[Comparison]]:
+    """The pairs of a text read more often than once with as many tokens of new text, by passes, the smallest shape first."""
+    cells, costs = {cell.name: cell for cell in evidence.cells}, list[tuple[float, Comparison]]()
+    for pair in evidence.comparisons.pairs:
+        if pair.weighs == UNIQUE_TOKENS and pair.status != "reads_no_order":
+            sides = (cells[name] for name in (pair.first_cell, pair.second_cell))
+            often, new = (cell.tokens / float(str(cell.settings[UNIQUE_TOKENS])) for cell in sides)
+            if new <= 1 < often:
+                costs.append((round(often, 2), pair))
+    by_passes = grouped(costs, lambda cost: cost[0])
+    return {often: [pair for _, pair in by_passes[often]] for often in sorted(by_passes)}
+
+
+def _cost(pair: Comparison) -> str:
+    """The first side's loss above the second's, where a negative cost keeps its sign."""
+    return pair.difference.size_text if pair.difference.estimate_nats > 0 else pair.difference.to_text()
+
+
+def _shape_of(evidence: Evidence, pair: Comparison) -> str:
+    return next(cell.architecture.shape_name for cell in evidence.cells if cell.name == pair.first_cell)
+
+
+def _on_best_by_budget(evidence: Evidence) -> Verdict:
+    """The variant of lowest loss at the smallest and at the largest budget, in the family of most pairs at each."""
+    pairs = _of_budgets(evidence)
+    families = [max(grouped(pairs[budget], lambda pair: pair.family).values(), key=len) for budget in (min(pairs), max(pairs))]
+    best = [_lowest_side(family) or family[0].lower for family in families]
+    parts = []
+    for family, lowest in zip(families, best, strict=True):
+        below = [pair for pair in family if pair.lower == lowest]
+        shown = max(below, key=lambda pair: (_higher(pair) in best, abs(pair.difference.estimate_nats)))
+        size = shown.difference.size_text
+        parts.append(f"{lowest} at {budget_words(shown.budget)}, {size} below {_higher(shown)}{_unsure(shown)}")
+    moves = f"stays {parts[0]}, and {parts[1]}" if best[0] == best[1] else f"moves from {parts[0]}, to {parts[1]}"
+    return _over_pairs(evidence, [f"the best value {moves}"], [pair for family in pairs.values() for pair in family])
+
+
+def _of_budgets(evidence: Evidence) -> dict[float, list[Comparison]]:
+    """The pairs of variants in the first knob that varies, by the amount of their budget."""
+    variants = [pair for pair in evidence.comparisons.pairs if not pair.of_shapes and pair.status != "reads_no_order"]
+    of_knob = [pair for pair in variants if pair.weighs == variants[0].weighs and pair.equal == variants[0].equal]
+    return grouped(of_knob, lambda pair: pair.budget.amount)
 
 
 def _certainty(compared: Sequence[Comparison]) -> str:
@@ -383,7 +514,9 @@ def _certainty(compared: Sequence[Comparison]) -> str:
     if any(pair.reads_order is None for pair in compared):
         parts.append("It holds if these encoders read word order (not measured).")
     if not why_unknown(compared):
-        parts.append(f"Tests at 5%, adjusted by Holm over {plural(len(compared), 'pair')}.")
+        decided = sum(pair.status == "decided" for pair in compared)
+        counts = f", {decided} significant" if len(compared) > 1 else ""
+        parts.append(f"Tests at 5%, adjusted by Holm over {plural(len(compared), 'pair')}{counts}.")
     parts.append(_measured_over([pair.difference for pair in compared]))
     return " ".join(parts)
 
@@ -444,25 +577,47 @@ def _on_steps(evidence: Evidence) -> Verdict:
     unknown = why_unknown(compared)
     lowers = f"{'lowers' if lower == 1 else 'lower'} the loss significantly"
     counts = unknown or f"{lower} of {plural(len(compared), 'step')} to a larger {kind} {lowers}"
-    sentence = _sentence(evidence, [f"{counts}; the largest is {largest.step}, {largest.difference.to_text()}"])
+    sentence = _sentence(evidence, [f"{counts}, the largest {largest.step}, {largest.difference.to_text()}"])
     tested = "" if unknown else "Tests at 5%, adjusted by Holm. "
     return Verdict(
         sentence, f"{tested}{_measured_over([step.difference for step in compared])}", _larger_sweep(evidence), figures
     )
 
 
+def _how_low(evidence: Evidence) -> Verdict:
+    """The mean loss of each cell at the largest budget, the lowest first."""
+    cells = sorted(_longest(evidence), key=lambda cell: float(cell.losses.mean()))
+    losses = [f"{_loss_of(evidence, cell)} for {cell.words}" for cell in cells]
+    sentence = _sentence(evidence, [f"at {budget_words(cells[0].budget)} the loss ends at {listed(losses, 'more')}"])
+    few = min(len(cell.runs) for cell in cells)
+    certainty = f"Each interval is for its shape alone. Measured with {plural(few, 'seed')} a cell or more."
+    also = tuple(_sentence(evidence, [clause]) for clause in _asked_and_others(evidence)[0])
+    return Verdict(sentence, certainty, _larger_sweep(evidence), ("loss_against_parameters", "loss_curves"), also=also)
+
+
+def _longest(evidence: Evidence) -> list[CellResult]:
+    """The usable cells of the largest budget."""
+    *_, cells = by_budget(cell for cell in evidence.cells if cell.usable).values()
+    return cells
+
+
+def _loss_of(evidence: Evidence, cell: CellResult) -> str:
+    """The mean loss of a cell with its 95% interval, over seeds if there are several, else over validation sequences."""
+    half, over = evidence.half_width(cell), "seeds"
+    if half is None and cell.standard_error_nats is not None:
+        half, over = norm.isf((1 - CONFIDENCE) / 2) * cell.standard_error_nats, "validation sequences"
+    loss = float(cell.losses.mean())
+    interval = "" if half is None else f" (95% interval {loss - half:.3f} to {loss + half:.3f} over {over})"
+    return f"{loss:.3f} {cell.unit}{interval}"
+
+
 def _lowest(evidence: Evidence) -> Verdict:
     """The cell of the lowest loss at the largest budget, if nothing is compared."""
     best = evidence.front[-1]
-    half, over = evidence.half_width(best), "seeds"
-    if half is None and best.standard_error_nats is not None:
-        half, over = norm.isf((1 - CONFIDENCE) / 2) * best.standard_error_nats, "validation sequences"
-    loss = float(best.losses.mean())
-    interval = "" if half is None else f" (95% interval {loss - half:.3f} to {loss + half:.3f} over {over})"
     unread = ", which reads no word order" if best.reads_order is False else ""
     rate = "" if best.rates.chosen is None else f" with a learning rate of {best.rates.chosen:.3g}"
     where = at_budget(best.words, budget_words(best.budget))
-    sentence = _sentence(evidence, [f"the lowest loss is {loss:.3f} {best.unit}{interval}, by {where}{rate}{unread}"])
+    sentence = _sentence(evidence, [f"the lowest loss is {_loss_of(evidence, best)}, by {where}{rate}{unread}"])
     certainty = f"Measured with {plural(len(best.runs), 'seed')}; nothing is compared with it."
     return Verdict(sentence, certainty, _larger_sweep(evidence), ("loss_curves", "learning_rate", "loss_against_parameters"))
 
@@ -479,7 +634,8 @@ def _on_goal(evidence: Evidence) -> Verdict:
         met = "The intervals of all pairs hold at all looks together with 95%."
     certainty = {"met": met, "open": "The launch has not ended."}.get(path.state, "The goal is not met.")
     change = "other text or another recipe" if path.state == "met" else "more to spend, or another pool"
-    return Verdict(printable(f"{path.sentence}."), certainty, change, ("path_to_goal", "law_fit", "paired_differences"))
+    sentence = in_plain_words(path.sentence, [cell.settings for cell in evidence.cells])
+    return Verdict(printable(f"{sentence}."), certainty, change, ("path_to_goal", "law_fit", "paired_differences"))
 
 
 _TOPICS: tuple[tuple[Callable[[Evidence], bool], Callable[[Evidence], Verdict]], ...] = (
@@ -487,8 +643,12 @@ _TOPICS: tuple[tuple[Callable[[Evidence], bool], Callable[[Evidence], Verdict]],
     (lambda evidence: asks_about(evidence, "score", "task") and evidence.downstream is not None, _on_scores),
     (lambda evidence: asks_about(evidence, "int8", "bf16", "bit") and bool(evidence.compressions), _on_compressions),
     (lambda evidence: bool(evidence.spendings), _on_spendings),
+    (lambda evidence: bool(_costs_of_passes(evidence)), _on_passes),
     (lambda evidence: asks_about(evidence, "token") and bool(evidence.token_gains), _on_tokens),
     (lambda evidence: asks_about(evidence, "learning rate") and bool(evidence.rate_transfers), _on_rates),
+    (lambda evidence: asks_about(evidence, "cut") and bool(evidence.cuts), _on_cuts),
+    (lambda evidence: asks_about(evidence, "how low") and len(_longest(evidence)) > 1, _how_low),
+    (lambda evidence: asks_about(evidence, r"best .*budget") and len(_of_budgets(evidence)) > 1, _on_best_by_budget),
     (lambda evidence: bool(evidence.comparisons.pairs), _on_pairs),
     (lambda evidence: bool(evidence.cuts), _on_cuts),
     (lambda evidence: bool(missing_comparison(evidence)), _not_compared),
@@ -510,9 +670,10 @@ def _tasks(names: Sequence[str], of: int) -> str:
 
 
 def _sentence(evidence: Evidence, clauses: Sequence[str]) -> str:
-    """Clauses as one sentence that explains its intervals once."""
-    text, interval, rest = "; ".join(clauses).partition("95% interval ")
-    text = short_ids(evidence, text + interval + rest.replace("95% interval ", ""))
+    """Clauses as one sentence that explains its intervals once and has knobs in plain words."""
+    text, interval, rest = ", and ".join(clauses).partition("95% interval ")
+    text = text + interval + rest.replace("95% interval ", "")
+    text = short_ids(evidence, in_plain_words(text, [cell.settings for cell in evidence.cells]))
     return printable(f"{text[0].upper()}{text[1:]}.")
 
 

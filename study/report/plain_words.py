@@ -1,0 +1,146 @@
+"""Knob values in plain words, for sentences: `batch_tokens=256` is a batch of 256 tokens; tables keep `key=value`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from study.base.grouping import grouped
+from study.base.schema import whole
+from study.base.text import joined
+from study.config.named_runs import NO_RUN, Teacher, parse_start, parse_teacher
+from study.config.run_config import describe_knobs
+
+_OTHER = ""
+"""The key of the phrase for numbers without one of their own."""
+
+_PHRASES: dict[str, dict[str, str]] = {
+    "architecture.activation": {
+        "gelu": "GELU",
+        "gelu_tanh": "GELU by tanh",
+        "relu": "ReLU",
+        "geglu": "GeGLU",
+        "swiglu": "SwiGLU",
+    },
+    "architecture.embedding_width": {"none": "a token table of full width", _OTHER: "a token table of width {:,}"},
+    "architecture.enhanced_mask_decoder": {"False": "a plain last layer", "True": "the enhanced mask decoder"},
+    "architecture.layer_groups": {
+        "none": "unshared layers",
+        "1": "shared layers",
+        _OTHER: "layers shared in {:,} groups",
+    },
+    "architecture.norm": {"post": "post-norm", "pre": "pre-norm"},
+    "architecture.position_encoding": {
+        "learned": "learned positions",
+        "rotary": "rotary positions",
+        "none": "no positions",
+        "disentangled": "disentangled attention",
+        "disentangled_shared": "disentangled attention of shared projections",
+    },
+    "architecture.tied_decoder": {"False": "an untied decoder", "True": "a tied decoder"},
+    "data.tokenizer.kind": {"wordpiece": "WordPiece", "bpe": "BPE", "byte_bpe": "byte-level BPE", "unigram": "Unigram"},
+    "data.tokenizer.vocabulary": {_OTHER: "{:,} pieces"},
+    "recipe.batch_tokens": {_OTHER: "a batch of {:,} tokens"},
+    "recipe.initialisation": {"bert": "BERT's initialisation", "unit_stream": "a projection that starts at unit scale"},
+    "recipe.masking.rate": {_OTHER: "{:.3g}% masks"},
+    "recipe.masking.static_copies": {
+        "0": "new masks at every visit",
+        "1": "masks written once",
+        _OTHER: "masks written {:,} times",
+    },
+    "recipe.objective": {
+        "mlm": "masked-word prediction",
+        "mlm_nsp": "masked-word and next-sentence prediction",
+        "mlm_sop": "masked-word and sentence-order prediction",
+        "rtd": "replaced-token detection",
+    },
+    "recipe.optimizer": {"adamw": "AdamW", "muon": "Muon"},
+    "recipe.packing": {
+        "full_sentences": "packing across documents",
+        "doc_sentences": "packing within documents",
+        "segment_pairs": "packing in pairs of segments",
+    },
+    "recipe.parametrization": {
+        "standard": "the standard parametrization",
+        "completep": "CompleteP",
+        "scaled_rates": "learning rates scaled by width",
+    },
+    "recipe.start": {NO_RUN["start"]: "a fresh start"},
+    "recipe.teacher": {NO_RUN["teacher"]: "no teacher"},
+    "recipe.unique_tokens": {_OTHER: "{:,} unique tokens"},
+}
+"""The phrase of each value of a knob, such that `the loss with` may precede it; `_spelled` writes all others."""
+
+_PERCENT = {"recipe.masking.rate"}
+"""The knobs whose numbers are shares, written in percent."""
+
+_ASKED_BY = {"recipe.initialisation": r"begin|initial"}
+"""What a question says of a knob, where that is not the knob's name."""
+
+_LAYER_LOSSES = {
+    "hidden_cosine": "hidden states by cosine",
+    "hidden_mse": "hidden states",
+    "attention": "attention",
+    "relations": "relations",
+}
+"""What a teacher's layers teach, by the name of the loss."""
+
+
+def in_plain_words(text: str, settings: Iterable[Mapping[str, object]]) -> str:
+    """The text with every `key=value` of cells' settings, by ledger column, in plain words."""
+    phrases = dict(_phrases(settings))
+    known = "|".join(map(re.escape, sorted(phrases, key=len, reverse=True)))
+    if known:
+        text = re.sub(rf"(?<![\w.:])(?:{known})(?![\w=]|[:.,]\w)", lambda match: phrases[match[0]], text)
+    return re.sub(r"([\w.]+)=([^\s,;()]*)", lambda match: _spelled(match[1], match[2]), text)
+
+
+def is_asked_of(knob: str, question: str) -> bool:
+    """Whether a question names a knob."""
+    return re.search(_ASKED_BY.get(knob, _name(knob)), question.lower()) is not None
+
+
+def _phrases(settings: Iterable[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
+    """Each setting as `describe_knobs` writes it, with its phrase; settings of one phrase keep their values."""
+    values = dict.fromkeys((knob, value) for cell in settings for knob, value in cell.items())
+    for (knob, phrase), same in grouped(values, lambda setting: (setting[0], _phrase(*setting))).items():
+        for _, value in same:
+            written = describe_knobs({knob: value})
+            yield written, phrase if len(same) == 1 else _spelled(*written.split("=", 1))
+            if (teacher := parse_teacher(str(value))) is not None and teacher.unusual:
+                yield f"distilled ({describe_knobs(teacher.unusual)})", f"distilled from {_of_teacher(teacher)}"
+
+
+def _phrase(knob: str, value: object) -> str:
+    """A value of a knob in words."""
+    phrases, text = _PHRASES.get(knob, {}), describe_knobs({knob: value}).partition("=")[2]
+    if (start := parse_start(text)) is not None:
+        words = {"spread": "evenly spread layers"}.get(start.keep, f"the {start.kept_words}")
+        return f"a start from {words}" if start.grow is None else "a start from a grown encoder"
+    if (teacher := parse_teacher(text)) is not None:
+        return _of_teacher(teacher)
+    if text in phrases:
+        return phrases[text]
+    try:
+        number = whole(float(text) * (100 if knob in _PERCENT else 1))
+        return phrases[_OTHER].format(number)
+    except (KeyError, ValueError):
+        return _spelled(knob, text)
+
+
+def _of_teacher(teacher: Teacher) -> str:
+    """What a student learns from its teacher."""
+    layers = [words for name, words in _LAYER_LOSSES.items() if getattr(teacher.losses, name)]
+    return f"a teacher's {joined(['predictions', *layers])}{'' if layers else ' alone'}"
+
+
+def _spelled(knob: str, value: str) -> str:
+    """A knob's name and a value as words, for values without a phrase: depth scale 2, no pooler."""
+    if value in ("True", "False"):
+        return f"{'' if value == 'True' else 'no '}{_name(knob)}"
+    return f"{_name(knob)} {re.sub('[:=_]+', ' ', value)}"
+
+
+def _name(knob: str) -> str:
+    """The last part of a knob's name, as words."""
+    return knob.rpartition(".")[2].replace("_", " ")
