@@ -66,9 +66,9 @@ def escape(text: object) -> str:
     return re.sub(r"([\\`*_\[\]<>#|~&$!])", r"\\\1", printable(str(text)))
 
 
-def code(text: object) -> str:
-    """A text as Markdown code on one line, such as a file's name, without the backticks that would end it."""
-    return f"`{printable(str(text)).replace('`', '')}`"
+def code(name: str) -> str:
+    """A name as Markdown code if it is of letters, digits and `._-` alone; else it is escaped, since code may end early."""
+    return f"`{name}`" if re.fullmatch(r"[\w.-]+", name) else escape(name)
 
 
 def bullets(sentences: Iterable[str]) -> str:

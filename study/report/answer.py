@@ -147,7 +147,7 @@ class Answer:
             "Conventions": "\n".join(f"- {line}" for line in (*self._measure, *CONVENTIONS)),
         }
         parts = [
-            f"# {escape(evidence.folder.name)}",
+            f"# {code(evidence.folder.name)}",
             f"> **Question.** {escape(evidence.sweep.question)}",
             f"**{escape(self.verdict.sentence)}**",
             f"**How sure:** {escape(self.verdict.certainty)}",

@@ -18,7 +18,7 @@ from study.base.durable_files import is_there, takes_files, write_atomically
 from study.base.errors import InputError
 from study.base.quantities import plus_minus
 from study.base.schema import flatten
-from study.base.text import escape, table
+from study.base.text import code, escape, table
 from study.counting.architecture import Architecture
 from study.counting.components import OF_GENERATOR
 from study.counting.parameters import parameters
@@ -167,7 +167,7 @@ def model_card(record: RunRecord, scored: list[ScoreRecord], class_name: str) ->
             f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n",
             f"# {escape(shape)}\n",
             f"{what} of {sizes[0]:,} parameters ({sizes[1]:,} without embeddings),",
-            f"trained from run `{record.run_id}` of the sweep {escape(record.sweep)} with Scaling Study.\n",
+            f"trained from run `{record.run_id}` of the sweep {code(record.sweep)} with Scaling Study.\n",
             "```python\nfrom transformers import AutoTokenizer, " + class_name + "\n",
             f'model = {class_name}.from_pretrained("THIS_REPOSITORY")',
             'tokenizer = AutoTokenizer.from_pretrained("THIS_REPOSITORY")\n```\n',
