@@ -199,7 +199,7 @@ def _on_spendings(evidence: Evidence) -> Verdict:
         what = {own: "for no more FLOPs, with or without the runs that it needs"}
     beside = joined([_beside_scratch(one, flops) for one, flops in what.items() if one is not None])
     clauses = [*([f"an encoder {against[0].needs} is {beside}"] if beside else []), *_among_needing(evidence)]
-    if not asks_about(evidence, "scratch"):
+    if asks_about(evidence, "start", "teacher") and not asks_about(evidence, "scratch"):
         clauses.reverse()
     pairs = plural(len(evidence.spendings), "pair")
     luck = "All rest on one run, whose luck is in no interval."
@@ -457,10 +457,10 @@ def _on_passes(evidence: Evidence) -> Verdict:
     clauses = []
     if free := [often for often in costs if often < least_costly]:
         most = max(costs[free[-1]], key=lambda pair: pair.difference.estimate_nats)
-        clauses.append(f"{free[-1]:.3g} passes over a text cost no significant loss beside new text, at most {_cost(most)}")
+        clauses.append(f"{free[-1]:g} passes over a text cost no significant loss beside new text, at most {_cost(most)}")
     if pairs := costs.get(least_costly):
         both = [f"{_cost(pair)} for {_shape_of(evidence, pair)}" for pair in dict.fromkeys((pairs[0], pairs[-1]))]
-        clauses.append(f"{least_costly:.3g} passes cost {joined(both)}")
+        clauses.append(f"{least_costly:g} passes cost {joined(both)}")
     return _over_pairs(evidence, clauses, [pair for pairs in costs.values() for pair in pairs])
 
 
@@ -470,9 +470,9 @@ def _costs_of_passes(evidence: Evidence) -> dict[float, list[Comparison]]:
     for pair in evidence.comparisons.pairs:
         if pair.weighs == UNIQUE_TOKENS and pair.status != "reads_no_order":
             sides = (cells[name] for name in (pair.first_cell, pair.second_cell))
-            often, new = (cell.tokens / float(str(cell.settings[UNIQUE_TOKENS])) for cell in sides)
+            often, new = (round(cell.tokens / float(str(cell.settings[UNIQUE_TOKENS])), 1) for cell in sides)
             if new <= 1 < often:
-                costs.append((round(often, 2), pair))
+                costs.append((often, pair))
     by_passes = grouped(costs, lambda cost: cost[0])
     return {often: [pair for _, pair in by_passes[often]] for often in sorted(by_passes)}
 

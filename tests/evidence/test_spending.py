@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,28 +88,32 @@ def test_an_encoder_that_needs_others_stands_beside_those_from_scratch(starts: S
 
 def test_the_verdict_counts_own_flops_and_then_all(starts: SweepFolder) -> None:
     sentence = verdict_of(found(starts)).sentence
-    own, spent = sentence.split("; ")
-    assert " FLOPs of its own, an encoder continued and distilled (weight=0.5) for 1M tokens is 0.4" in own
-    assert " below one trained from scratch for 1M tokens" in own
-    assert "with the runs that it needs" in spent
-    assert " above one trained from scratch for 4M tokens" in spent
+    own, spent = sentence.split(" and 0.")
+    assert own.startswith("An encoder continued and distilled from a teacher's predictions alone for 1M tokens is 0.4")
+    assert own.endswith(" below one trained from scratch for 1M tokens (for no more FLOPs)")
+    assert spent.endswith(" above one trained from scratch for 4M tokens (for no more FLOPs than with the runs that it needs).")
     answer = Answer(found(starts), ()).to_markdown()
     assert "What starts and teachers buy" in answer
     assert "| spent\\_flops |" in answer
 
 
-def test_a_verdict_on_teachers_compares_them_first_and_says_once_what_both_flops_buy(tmp_path: Path) -> None:
-    folder = sweep_folder(tmp_path / "s", STARTS | {"vary": {"recipe.teacher": ["none", DEEP]}})
+def test_a_question_about_teachers_compares_them_and_leaves_training_from_scratch_to_the_findings(tmp_path: Path) -> None:
+    asked = {"question": "Does a student learn more from its teacher's layers?", "vary": {"recipe.teacher": ["none", DEEP]}}
+    folder = sweep_folder(tmp_path / "s", STARTS | asked)
     deep = counts_of(run_config(2, 64, tokens=3e6), 2930)["train_flops"]
     for seed in range(3):
         for teacher, loss in (("none", 5.0), (f"{DEEP}:weight=0.5", 4.9), (f"{DEEP}:weight=0.5:hidden_mse=1", 4.6)):
             before = None if teacher == "none" else deep
             add_run(folder, run_config(1, 64, seed=seed, teacher=teacher), Constant(nats=loss), flops_before=before)
-    among, spent = verdict_of(found(folder)).sentence.split("; ")
-    assert among.startswith("Teacher=trained:weight=0.5:hidden_mse=1 is 0.30")
-    assert " below teacher=trained:weight=0.5 (" in among
-    assert " FLOPs of its own and " in spent
-    assert " with the runs that it needs, an encoder distilled (weight=0.5, hidden_mse=1) for 1M tokens is 0.40" in spent
+    answer = verdict_of(found(folder))
+    assert re.match(
+        r"(At equal shape, t|T)he loss with a teacher's predictions and hidden states is 0\.30.* below that with a teacher's "
+        r"predictions alone \(",
+        answer.sentence,
+    )
+    (spent,) = answer.also
+    assert spent.startswith("An encoder distilled from a teacher's predictions and hidden states for 1M tokens is 0.40")
+    assert spent.endswith(" (for no more FLOPs, with or without the runs that it needs).")
 
 
 def test_a_record_that_counts_no_other_runs_changes_no_answer(tmp_path: Path) -> None:
