@@ -533,7 +533,7 @@ def vocabulary(path: Path) -> None:
         ),
         (lambda: Path("x.txt").write_text("one two three"), "data.corpus=x.txt", "data."),
         (None, "data.corpus=hub:nobody/nothing", "data.corpus: 'hub:nobody/nothing' cannot be loaded: "),
-        (None, "data.corpus='hub:'", "data.corpus: 'hub:' names no dataset; the form is hub:NAME[:CONFIG]"),
+        (None, "data.corpus='hub:'", "data.corpus: 'hub:' names no dataset; the form is hub:NAME[:CONFIG[:SPLIT]]"),
         (None, "data.validation_sequences=1000000", "data.validation_sequences: 1,000,000 of length 16 are requested"),
         (
             None,

@@ -158,13 +158,15 @@ class DataConfig(Strict):
     """The text of a run: corpus, tokeniser, sequence length and validation size.
 
     `corpus` is `docstrings`, a file (.parquet, .arrow, .jsonl, .csv, .tsv or .txt, text also as .gz or .zst), a folder of
-    files, a folder from `save_to_disk` of datasets, or `hub:NAME[:CONFIG]`. `text_column` names the text's column; dots reach
-    nested fields. `dedupe` drops repeated paragraphs and keeps near-duplicate documents in one split
-    (study.data.deduplication). `sequence_length` counts tokens, [CLS] included.
+    files, a folder from `save_to_disk` of datasets, or `hub:NAME[:CONFIG[:SPLIT]]`, by default its train split. `text_column`
+    names the text's column; dots reach nested fields. `documents` is the most rows that are read, from the first on; with it, a
+    hub corpus is streamed, not downloaded whole. `dedupe` drops repeated paragraphs and keeps near-duplicate documents in one
+    split (study.data.deduplication). `sequence_length` counts tokens, [CLS] included.
     """
 
     corpus: Text = "docstrings"
     text_column: Text = "text"
+    documents: Count | None = None
     dedupe: bool = False
     tokenizer: TokenizerConfig = TokenizerConfig()
     sequence_length: Annotated[Count, Field(ge=8)] = 128

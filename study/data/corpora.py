@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -18,7 +19,7 @@ from study.base.text import path_from, without_lone_surrogates
 from study.config.run_config import DataConfig
 from study.data.cache import cached_sha256_of
 from study.data.docstrings import docstrings_identity, read_docstrings
-from study.data.hub_corpus import PREFIX, hub_identity, hub_name, read_hub
+from study.data.hub_corpus import FORM, PREFIX, hub_identity, hub_name, read_hub
 from study.data.text_readers import KINDS, kind_of, pieces, read_file
 
 Split = Literal["train", "validation", "test"]
@@ -68,11 +69,12 @@ class Tally:
 def read_corpus(data: DataConfig, *, progress: bool = False) -> Iterator[Document]:
     """Yield the stripped documents of a corpus in a fixed order; rows without text are empty, duplicates stay.
 
-    Documents above a million characters are cut at white space. Lone surrogates become question marks.
+    Documents above a million characters are cut at white space. Lone surrogates become question marks. With `documents`, only
+    the first so many rows are read, and a hub corpus is streamed.
 
     Raises InputError if the corpus is missing, is not of the kind its name implies, or lacks the text column.
     """
-    for source, text in _texts(data, progress):
+    for source, text in islice(_texts(data, progress), data.documents):
         for piece in pieces(text):
             yield Document(without_lone_surrogates(piece).strip(), source)
 
@@ -123,10 +125,15 @@ def corpus_identity(data: DataConfig) -> object:
 
     Raises InputError if the corpus is missing.
     """
+    return _whole_identity(data) | ({} if data.documents is None else {"documents": data.documents})
+
+
+def _whole_identity(data: DataConfig) -> dict[str, object]:
     if data.corpus == _DOCSTRINGS:
         return {"docstrings": docstrings_identity()}
     if data.corpus.startswith(PREFIX):
-        return {"hub": hub_identity(data.corpus), "text_column": data.text_column}
+        streamed = data.documents is not None
+        return {"hub": hub_identity(data.corpus, streamed=streamed), "text_column": data.text_column}
     files = corpus_files(data.corpus).read
     try:
         identity: dict[str, object] = {"files": [[kind_of(path), cached_sha256_of(path)] for path in files]}
@@ -168,7 +175,8 @@ def _texts(data: DataConfig, progress: bool) -> Iterator[tuple[str, str]]:
     if data.corpus == _DOCSTRINGS:
         yield from read_docstrings(progress=progress)
     elif data.corpus.startswith(PREFIX):
-        yield from ((data.corpus, text) for text in read_hub(data.corpus, data.text_column))
+        texts = read_hub(data.corpus, data.text_column, streamed=data.documents is not None)
+        yield from ((data.corpus, text) for text in texts)
     else:
         for path in corpus_files(data.corpus).read:
             yield from ((path.name, text) for text in read_file(path, data.text_column))
@@ -225,7 +233,7 @@ def _files_at(corpus: str) -> CorpusFiles:
         if not files.read:
             raise InputError.at("data.corpus", f"the folder {corpus!r} holds no file of a known kind; known: {KINDS}")
     elif not is_there(path):
-        remedy = f"give docstrings, a path, or hub:NAME[:CONFIG] (looked at {path.absolute()})"
+        remedy = f"give docstrings, a path, or {FORM} (looked at {path.absolute()})"
         raise InputError.at("data.corpus", f"{corpus!r} does not exist; {remedy}")
     elif kind_of(path) is None:
         raise InputError.at("data.corpus", f"{corpus!r} has an unknown suffix; known: {KINDS}")

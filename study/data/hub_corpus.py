@@ -1,52 +1,104 @@
-"""The train split of a Hugging Face Hub dataset, read with `datasets`; works offline once downloaded."""
+"""A split of a Hugging Face Hub dataset, read with `datasets`: whole, and then also offline, or streamed."""
 
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from study.base.errors import InputError
+from study.base.durable_files import content_of, write_atomically
+from study.base.errors import InputError, nearest, shown
+from study.config.run_config import fingerprint_of
+from study.data.cache import cache_root
 from study.data.text_readers import text_field, texts_in
 
 PREFIX = "hub:"
+FORM = "hub:NAME[:CONFIG[:SPLIT]]"
+_TRAIN = "train"
 
 
-def hub_identity(corpus: str) -> list[str | None]:
-    """Return name, configuration and commit of `hub:NAME[:CONFIG]`, also offline.
+class HubName(NamedTuple):
+    """What a hub corpus names: a dataset, its configuration if any, and a split."""
 
-    Raises InputError if the dataset cannot be loaded.
+    dataset: str
+    config: str | None
+    split: str
+
+
+def hub_name(corpus: str) -> HubName:
+    """Parse FORM; CONFIG may be empty, SPLIT is train by default. Raises InputError without a name."""
+    name, config, split = [*corpus.removeprefix(PREFIX).split(":", 2), "", ""][:3]
+    if not name:
+        raise InputError.at("data.corpus", f"{corpus!r} names no dataset; the form is {FORM}")
+    return HubName(name, config or None, split or _TRAIN)
+
+
+def hub_identity(corpus: str, *, streamed: bool = False) -> list[str | None]:
+    """Return name, configuration, commit and split of a hub corpus, without the split train.
+
+    It also works offline: `datasets` remembers a whole dataset, and the cache the identity of one that was streamed.
+
+    Raises InputError if the dataset cannot be loaded, or lacks the split.
     """
+    if not streamed:
+        return _identity(corpus)
+    remembered = cache_root() / "streamed" / fingerprint_of(hub_name(corpus))
+    try:
+        identity = _identity(corpus)
+    except InputError:
+        if (known := content_of(remembered)) is None:
+            raise
+        return [*json.loads(known)]
+    _remember(remembered, identity)
+    return identity
+
+
+def _identity(corpus: str) -> list[str | None]:
     from datasets import load_dataset_builder
 
-    name, config = hub_name(corpus)
+    name, config, split = hub_name(corpus)
     with _loading(corpus):
         builder = load_dataset_builder(name, config)
-    return [name, builder.config.name, builder.hash]
+    splits = [str(known) for known in builder.info.splits or builder.config.data_files or ()]
+    if splits and split not in splits:
+        raise InputError.at("data.corpus", f"{corpus!r} has no split {shown(split)}; {nearest(split, splits)}")
+    return [name, builder.config.name, builder.hash, *([] if split == _TRAIN else [split])]
 
 
-def read_hub(corpus: str, text_column: str) -> Iterator[str]:
-    """Yield the texts of the train split, empty for rows without text; runs none of the dataset's code.
+def _remember(file: Path, identity: list[str | None]) -> None:
+    if content_of(file) != (content := json.dumps(identity).encode()):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, content)
+
+
+def read_hub(corpus: str, text_column: str, *, streamed: bool = False) -> Iterator[str]:
+    """Yield the texts of the split, empty for rows without text; runs none of the dataset's code.
+
+    If `streamed`, nothing is kept on disk, and only what is read is downloaded, a batch at a time.
 
     Raises InputError if the dataset cannot be loaded, or the column is missing or not text.
     """
-    from datasets import disable_progress_bars, load_dataset
-
-    name, config = hub_name(corpus)
-    disable_progress_bars()
-    with _loading(corpus):
-        dataset = load_dataset(name, config, split="train")
-    field = text_field(corpus, text_column, dataset.features.arrow_schema)
-    for table in dataset.select_columns([field[0]]).with_format("arrow").iter(batch_size=256):
+    field: tuple[str, ...] = ()
+    for table in _tables(corpus, text_column, streamed):
+        field = field or text_field(corpus, text_column, table.schema)
         yield from texts_in(table, field)
 
 
-def hub_name(corpus: str) -> tuple[str, str | None]:
-    """Split `hub:NAME[:CONFIG]` into name and configuration; raises InputError without a name."""
-    name, _, config = corpus.removeprefix(PREFIX).partition(":")
-    if not name:
-        raise InputError.at("data.corpus", f"{corpus!r} names no dataset; the form is hub:NAME[:CONFIG]")
-    return name, config or None
+def _tables(corpus: str, text_column: str, streamed: bool) -> Iterator[Any]:
+    """Yield the rows of the split as Arrow tables, without needless columns where the columns are known."""
+    from datasets import disable_progress_bars, load_dataset
+
+    name, config, split = hub_name(corpus)
+    disable_progress_bars()
+    with _loading(corpus):
+        dataset = load_dataset(name, config, split=split, streaming=streamed)
+    if dataset.features is not None:
+        dataset = dataset.select_columns([text_field(corpus, text_column, dataset.features.arrow_schema)[0]])
+    with _loading(corpus):
+        yield from dataset.with_format("arrow").iter(batch_size=256)
 
 
 def _loading(corpus: str) -> AbstractContextManager[None]:
