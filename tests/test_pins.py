@@ -75,6 +75,14 @@ def test_pins_are_public_versions_with_hashes_and_in_one_file_each() -> None:
     assert locked("cuda")["triton"] == locked("dev")["triton"]
 
 
+def test_lightning_is_pinned_to_the_version_of_pytorch_lightning_and_never_to_a_compromised_one() -> None:
+    (of_tests,), (of_users,) = locked("dev")["lightning"], locked("core")["pytorch-lightning"]
+    assert of_tests.specifier == of_users.specifier
+    for requirement in [*map(Requirement, project()["dependencies"]), *extras_in("dev")]:
+        if requirement.name in ("lightning", "pytorch-lightning"):
+            assert not [*requirement.specifier.filter(["2.6.2", "2.6.3"])]
+
+
 def test_cuda_libraries_are_apart_so_that_a_build_of_torch_for_a_cpu_brings_none() -> None:
     assert not [name for group in ("core", "extras", "dev") for name in locked(group) if name.startswith(("nvidia-", "cuda-"))]
     assert {"triton"} < set(locked("cuda"))

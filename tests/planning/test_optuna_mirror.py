@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import optuna
 import pytest
@@ -15,6 +21,7 @@ from study.planning.optuna_mirror import mirror
 from study.planning.plan import searched_config
 from study.store.sweep_folder import SweepFolder
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, run_config, sweep_folder
+from tests.waiting import until
 
 SEARCH = {
     "trials": 20,
@@ -58,6 +65,33 @@ def test_a_search_is_one_study_that_importances_can_be_computed_of(tmp_path: Pat
     assert {*optuna.importance.get_param_importances(study)} == {*SEARCH["space"]}  # type: ignore[misc]
     losses = [record.loss_nats for record in records.values() if record.exclusion is None]
     assert study.best_value == min(loss for loss in losses if loss is not None)
+
+
+@pytest.mark.slow
+def test_the_dashboard_of_optuna_shows_a_mirrored_search_and_its_importances(tmp_path: Path) -> None:
+    pytest.importorskip("optuna_dashboard", reason="optuna-dashboard is not installed: make test")
+    storage = f"sqlite:///{tmp_path}/found.db"
+    mirror(searched(tmp_path / "found"), storage)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}/api/studies"
+    command = [sys.executable, "-c", "from optuna_dashboard._cli import main; main()", storage, "--port", str(port)]
+    with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as dashboard:
+        try:
+            until(lambda: answers(address), 60)
+            (study,) = json.load(urlopen(address))["study_summaries"]
+            assert study["study_name"] == "found"
+            found = json.load(urlopen(f"{address}/{study['study_id']}/param_importances"))["param_importances"]
+        finally:
+            dashboard.terminate()
+    assert [{one["name"] for one in of_objective} for of_objective in found] == [{*SEARCH["space"]}]  # type: ignore[misc]
+
+
+def answers(address: str) -> bool:
+    try:
+        return bool(urlopen(address, timeout=5).status == 200)
+    except URLError:
+        return False
 
 
 def test_each_tuned_cell_is_a_study_and_another_mirror_adds_what_has_ended_since(tmp_path: Path) -> None:
