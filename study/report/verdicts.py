@@ -197,8 +197,9 @@ def _on_spendings(evidence: Evidence) -> Verdict:
     what = {own: "for no more FLOPs", spent: "for no more FLOPs than with the runs that it needs"}
     if own == spent:
         what = {own: "for no more FLOPs, with or without the runs that it needs"}
-    beside = joined([_beside_scratch(one, flops) for one, flops in what.items() if one is not None])
-    clauses = [*([f"an encoder {against[0].needs} is {beside}"] if beside else []), *_among_needing(evidence)]
+    beside = [_beside_scratch(one, flops) for one, flops in what.items() if one is not None]
+    beside = beside or [_beside_scratch(min(against, key=lambda one: one.scratch_flops), "for more FLOPs")]
+    clauses = [f"an encoder {against[0].needs} is {joined(beside)}", *_among_needing(evidence)]
     if asks_about(evidence, "start", "teacher") and not asks_about(evidence, "scratch"):
         clauses.reverse()
     pairs = plural(len(evidence.spendings), "pair")
@@ -224,7 +225,7 @@ def _beside_scratch(one: Spending, flops: str) -> str:
 
 
 def _on_tokens(evidence: Evidence) -> Verdict:
-    """The law if its fit converged, else what it forecasts and the gain of the largest budget; then the best variant."""
+    """The law if its fit converged, else what it forecasts and the gain of the largest budget."""
     law = evidence.laws.shown
     if law is not None and law.fit.status == "converged":
         clauses = [f"the loss follows {law.fit.law.formula} with {law.exponents_in_words()}"]
