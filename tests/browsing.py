@@ -12,7 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.waiting import until
+
+DRIVER = shutil.which("chromedriver")
+NO_DRIVER = "no Chromium with its driver here: apt-get install chromium-driver"
+assert DRIVER or "REQUIRE_BROWSER" not in os.environ, NO_DRIVER
+needs_browser = pytest.mark.skipif(DRIVER is None, reason=NO_DRIVER)
 
 
 @contextmanager
@@ -36,7 +43,7 @@ def browser(*more: str) -> Iterator[Any]:
     options = ChromeOptions()
     for option in ("--headless", "--no-sandbox", "--window-size=1400,1200", *more):
         options.add_argument(option)
-    with Chrome(options, ChromeService(shutil.which("chromedriver"))) as page:
+    with Chrome(options, ChromeService(DRIVER)) as page:
         yield page
 
 

@@ -16,7 +16,7 @@ import pytest
 from study.base.errors import InputError
 from study.report.notebooks import execute, folder_of, gather_ended, gather_scored
 from study.store.sweep_folder import SweepFolder
-from tests.browsing import ELEMENTS, WORDS, browser, served
+from tests.browsing import ELEMENTS, WORDS, browser, needs_browser, served
 from tests.synthetic import depth_or_width, sweep_folder
 from tests.synthetic_scores import add_scores
 from tests.waiting import until
@@ -180,9 +180,7 @@ def _check(executed: Path, word: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    shutil.which("chromedriver") is None, reason="no Chromium with its driver here: apt-get install chromium-driver"
-)
+@needs_browser
 def test_a_law_follows_its_menus_in_a_browser(sizes: SweepFolder, tmp_path: Path) -> None:
     from selenium.webdriver.support.select import Select
 

@@ -17,15 +17,13 @@ from study.counting.parameters import parameters
 from study.store.ownership import work_lock
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import ChosenRun, GoalLook, GoalPath, SweepFolder
-from tests.browsing import WORDS, browser, served
+from tests.browsing import WORDS, browser, needs_browser, served
 from tests.dashboard.test_dashboard_answers import MALICE
 from tests.synthetic import SWEEP, add_run, depth_or_width, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_scores
 from tests.waiting import until
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("chromedriver") is None, reason="no Chromium with its driver here: apt-get install chromium-driver"
-)
+pytestmark = needs_browser
 
 COMMAND = ("-c", "from study.cli import main; main()", "dashboard")
 

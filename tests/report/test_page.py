@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from study.report import page
 from study.report.answer import Answer, report
 from study.report.figures import FIGURES
 from study.store.sweep_folder import SweepFolder
-from tests.browsing import browser
+from tests.browsing import browser, needs_browser
 from tests.synthetic import SWEEP, add_run, depth_or_width, run_config, sweep_folder
 
 MALICE = "<img src=http://evil.example/x onerror=alert(1)><script>alert(2)</script> ![p](http://evil.example/p.png)"
@@ -139,9 +138,7 @@ def test_a_page_or_format_that_cannot_be_written_is_refused_at_once(tmp_path: Pa
     assert expected in str(done.exception)
 
 
-@pytest.mark.skipif(
-    shutil.which("chromedriver") is None, reason="no Chromium with its driver here: apt-get install chromium-driver"
-)
+@needs_browser
 def test_a_browser_without_a_network_opens_the_page_and_tells_a_point(folder: SweepFolder) -> None:
     with browser("--host-resolver-rules=MAP * ~NOTFOUND") as chromium:
         chromium.get((folder.path / "report.html").as_uri())
