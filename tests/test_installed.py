@@ -49,9 +49,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that the wheel alone is installed in."""
-    into = tmp_path_factory.mktemp("site")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--target"]
-    subprocess.run([*pip, str(into), str(wheel)], check=True, capture_output=True)
+    return installed(wheel, tmp_path_factory.mktemp("site"))
+
+
+def installed(archive: Path, into: Path) -> Path:
+    """The folder, in which pip has installed a wheel or sdist alone, by the hatchling of this environment."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", str(into), str(archive)], check=True, capture_output=True)
     return into
 
 
@@ -86,6 +90,8 @@ def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Pa
     assert not [name for name in names if name.startswith("results/")]
     again = built(source, "wheel", tmp_path / "again")
     assert zipfile.ZipFile(again).namelist() == zipfile.ZipFile(wheel).namelist()
+    installed(archive, tmp_path / "site")
+    assert run(tmp_path / "site", "laws", cwd=tmp_path)[0] == 0
 
 
 def test_what_the_container_copies_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
