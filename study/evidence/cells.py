@@ -23,6 +23,7 @@ from study.config.sweep import CellSweep, Sweep
 from study.counting.architecture import SHAPE, Architecture
 from study.counting.parameters import TOTALS, parameters
 from study.evidence.learning_rates import RATE, CellSearch, RateSearch, TunedKnob, searches
+from study.evidence.ledgers import OBJECTIVE, VALIDATION
 from study.evidence.paired import Difference, paired_difference
 from study.evidence.seed_scatter import PooledCells, SeedScatter, SeedVariance, SeedVariances, seed_scatter
 from study.store.records import FOREIGN, validation_of
@@ -133,8 +134,17 @@ class CellResult:
 
     @property
     def unit(self) -> str:
-        """The unit of its losses."""
-        return "nats per byte" if self.per_byte else "nats"
+        """The unit that its losses are shown in."""
+        return "bits per byte" if self.per_byte else "nats"
+
+    def in_unit(self, nats: float) -> float:
+        """A loss of its kind in its `unit`."""
+        return nats / math.log(2) if self.per_byte else nats
+
+    @property
+    def loss_in_unit(self) -> float | None:
+        """Mean loss over seeds in its `unit`."""
+        return None if self.loss_nats is None else self.in_unit(self.loss_nats)
 
     @property
     def bits_per_masked_byte(self) -> float | None:
@@ -328,6 +338,25 @@ def variant_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
 def _last_launched(ledger: pd.DataFrame) -> pd.DataFrame:
     own = ledger[ledger["exclusion"] != FOREIGN]
     return ledger if own.empty else own
+
+
+def scales_of(cells: Sequence[CellResult], per_token: bool = False) -> dict[str, str]:
+    """By cell name, the variants among which its losses compare, in words; empty if those of all cells do.
+
+    Losses compare under one validation. `per_token` asks for losses per masked token, which do not compare across tokenisers.
+    """
+    settings = pd.DataFrame([cell.settings for cell in cells]).astype(str)
+    columns = [name for name in map(str, settings) if name.startswith((*VALIDATION, OBJECTIVE)) and settings[name].nunique() > 1]
+    words = {cell.name: describe_knobs({name: cell.settings[name] for name in columns}) for cell in cells}
+    groups = grouped(cells, lambda cell: (cell.validation, words[cell.name] if per_token and cell.per_byte else ""))
+    if len(groups) < 2:
+        return dict.fromkeys(words, "")
+    ids, named = run_ids_in(words.values()), dict[str, str]()
+    for number, members in enumerate(groups.values(), 1):
+        of_group = dict.fromkeys(shorten_run_ids(words[cell.name], ids) for cell in members)
+        scale = " or ".join(filter(None, of_group)) or f"validation set {number}"
+        named |= dict.fromkeys((cell.name for cell in members), scale)
+    return named
 
 
 def run_ids_in(texts: Iterable[object]) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +16,7 @@ from study.base.grouping import grouped
 from study.base.quantities import budget_words, rounded_all
 from study.base.text import file_name
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep
-from study.evidence.cells import CellResult, by_budget, cells_of, listed_values
+from study.evidence.cells import CellResult, by_budget, cells_of, listed_values, scales_of
 from study.evidence.comparisons import (
     METHOD,
     Average,
@@ -172,8 +173,24 @@ class Evidence:
         """The ledger's other rows."""
         return self.ledger.drop(index=self.excluded.index)
 
-    def panels(self) -> dict[str, tuple[CellResult, ...]]:
-        """The cells of each panel: one per family label; beyond MOST_PANELS one per variant and budget, or one per budget."""
+    @cached_property
+    def scales(self) -> dict[str, str]:
+        """By cell name, the variants among which its losses compare (study.evidence.cells.scales_of)."""
+        return scales_of(self.cells)
+
+    def panels(self, scales: Mapping[str, str] | None = None) -> dict[str, tuple[CellResult, ...]]:
+        """The cells of each panel: one per family label; beyond MOST_PANELS one per variant and budget, or one per budget.
+
+        Cells whose losses do not compare, by `scales` (default: the evidence's own), have panels of their own.
+        """
+        scales = self.scales if scales is None else scales
+        return {
+            label if scale in label else f"{label}, {scale}": tuple(members)
+            for label, cells in self._panels().items()
+            for scale, members in grouped(cells, lambda cell: scales[cell.name]).items()
+        }
+
+    def _panels(self) -> dict[str, tuple[CellResult, ...]]:
         if len(self.families) <= MOST_PANELS:
             by_label = grouped(self.families, lambda family: family.label)
             return {label: tuple(cell for family in families for cell in family.cells) for label, families in by_label.items()}
@@ -188,7 +205,10 @@ class Evidence:
         return half_width(variance, len(cell.runs)) if variance is not None and cell.tokens else None
 
     def losses(self, cell: CellResult) -> dict[str, Any]:
-        """A cell's values in figures: mean loss over seeds, half its 95% interval, n, runs, tokens, plateau."""
+        """A cell's values in figures: mean loss over seeds, half its 95% interval, n, runs, tokens, plateau.
+
+        `unit` is what figures show the loss in, and `scale` the variants among which it compares.
+        """
         return {
             "loss_nats": cell.loss_nats,
             "half_nats": self.half_width(cell),
@@ -197,6 +217,7 @@ class Evidence:
             "tokens": cell.tokens,
             "unigram_entropy_nats": cell.unigram_entropy_nats,
             "unit": cell.unit,
+            "scale": self.scales[cell.name],
         }
 
     @property

@@ -21,7 +21,10 @@ from study.store.named_files import read_parquet
 from study.store.sweep_folder import SweepFolder
 
 LOSS = "validation loss (nats per masked token)"
-LOSS_PER_BYTE = "validation loss (nats per byte of masked words)"
+LOSS_PER_BYTE = "validation loss (bits per byte of masked words)"
+LOSSES = "validation loss (nats)"
+"""The axis of losses that do not compare, of masked tokens or of others."""
+
 ORDER_GAIN = "order gain (nats per masked token that permuting the visible ones costs)"
 COUNTS = {
     "parameters": "parameters (unique tensors of the MLM model, embeddings included)",
@@ -56,7 +59,7 @@ UNIQUE_TOKENS = "recipe.unique_tokens"
 _EXPRESSED = {UNIQUE_TOKENS: "unique_tokens"}
 """Knobs that a law's variable expresses, though it is read from other columns."""
 
-_VALIDATION = ("data.", "masking.", "data_fingerprint")
+VALIDATION = ("data.", "masking.", "data_fingerprint")
 """Prefixes of columns that identify what a loss was validated on."""
 
 _PATHS = ("data.corpus", "data.tokenizer.path")
@@ -196,7 +199,7 @@ def validation_names(ledger: pd.DataFrame) -> list[str]:
     """
     if "data_fingerprint" not in ledger:
         return []
-    names = [name for prefix in _VALIDATION for name in ledger.columns if name.startswith(prefix) and name not in _PATHS]
+    names = [name for prefix in VALIDATION for name in ledger.columns if name.startswith(prefix) and name not in _PATHS]
     detects = OBJECTIVE in ledger and ledger[OBJECTIVE].eq("rtd").any()  # its loss is of no masked words
     return [*names, OBJECTIVE] if detects else names
 

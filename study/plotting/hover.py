@@ -17,7 +17,6 @@ from study.base.quantities import compact, compact_flops, error_text
 from study.base.text import printable, visible
 from study.plotting.style import MANY, title_of
 
-_NATS = "{:.4f} nats".format
 _WORDS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "line": ("", str),
     "label": ("", str),
@@ -35,11 +34,11 @@ _WORDS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "train_flops": ("train_flops", compact_flops),
     "tokens": ("tokens", compact),
     "learning_rate": ("learning rate", "{:.4g}".format),
-    "loss_nats": ("loss", _NATS),
-    "half_nats": ("95% interval", lambda half: f"± {error_text(half)} nats"),
-    "lowest_nats": ("lowest seed", _NATS),
-    "highest_nats": ("highest seed", _NATS),
-    "estimate_nats": ("difference", "{:+.4f} nats".format),
+    "loss_nats": ("loss", "{:.4f}".format),
+    "half_nats": ("95% interval", lambda half: f"± {error_text(half)}"),
+    "lowest_nats": ("lowest seed", "{:.4f}".format),
+    "highest_nats": ("highest seed", "{:.4f}".format),
+    "estimate_nats": ("difference", "{:+.4f}".format),
     "low_nats": ("95% interval from", "{:.4f}".format),
     "high_nats": ("to", "{:.4f}".format),
     "loss": ("loss", "{:.4f}".format),
@@ -60,6 +59,9 @@ _WORDS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "run_id": ("run", str),
 }
 """The columns of frames that are told, in order, with their labels and formats."""
+
+_WITH_UNIT = frozenset({"loss_nats", "half_nats", "lowest_nats", "highest_nats", "estimate_nats"})
+"""Those followed by the row's `unit`, nats if it has none."""
 
 _NOISE = ("<!--.*?-->", "<metadata>.*?</metadata>", "<style .*?</style>", r"(?<=>)\s+")
 """What a page has no use for: comments repeat the text that paths draw."""
@@ -96,6 +98,7 @@ def _told(row: Mapping[Hashable, Any]) -> str:
         if f"{size} {known.get(size)}" in str(known.get("line", "")):
             del known[size]
     words = {name: value if isinstance(value, str) else _WORDS[name][1](value) for name, value in known.items()}
+    words |= {name: f"{words[name]} {row.get('unit', 'nats')}" for name in words if name in _WITH_UNIT}
     return "\n".join(" ".join(filter(None, (_WORDS[name][0], words[name]))) for name in words)
 
 

@@ -12,11 +12,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
 from study.base.quantities import plural
+from study.evidence.cells import scales_of
 from study.evidence.evidence import Evidence
-from study.evidence.ledgers import LOSS
 from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles, lines, of_cell
-from study.plotting.style import legend_below, panels, theme, ticks_in_words, title_above
+from study.plotting.style import by_scale, incomparable, legend_below, loss_axis, panels, theme, ticks_in_words, title_above
 
 LEFT_OUT = "diverged"
 _BAND = 0.24
@@ -35,7 +35,8 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     `unlearned` counts runs that did not learn, `seeds` the seeds at which the cell's rates are compared, and `of_one_rate` the
     cells with a single rate.
     """
-    panels = evidence.panels()
+    scales = scales_of(evidence.cells, per_token=True)
+    panels = evidence.panels(scales)
     rows = [
         {
             "panel": panel,
@@ -45,6 +46,8 @@ def frame(evidence: Evidence) -> pd.DataFrame:
             "runs": len(rate.trials),
             "seeds": cell.rates.seeds,
             "loss_nats": rate.loss_nats,
+            "unit": "nats",
+            "scale": scales[cell.name],
             "unlearned": rate.unlearned,
             "chosen": rate.learning_rate == cell.rates.chosen,
             "bracketed": cell.rates.bracketed,
@@ -60,25 +63,28 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """One panel per family, one line per cell; a ring is a bracketed choice, a square one at the edge.
+    """One panel per family and group of losses that compare, one line per cell.
+
+    A ring is a bracketed choice, a square one at the edge.
 
     A cross marks a rate with runs left out, which ranks it below the others. It stands above all losses, at no particular
     height, labelled by the part of the line's name that not all lines share.
     """
     with theme():
-        names = data["panel"].unique()
+        names, together = data["panel"].unique(), not incomparable(data)
         more = max(0.0, _LINE * data.loc[data["unlearned"] > 0, "line"].nunique() - _BAND * _HIGH)
-        figure, axes = panels(names.tolist(), "peak learning rate", LOSS, height=2.5 + more)
+        figure, axes = panels(names.tolist(), "peak learning rate", loss_axis(data), height=2.5 + more, one_y=together)
         styles = line_styles(data)
         for panel, name in zip(axes, names, strict=True):
             for _, cell in data[data["panel"] == name].groupby("cell", sort=False):
                 _draw_cell(panel, cell, styles[cell["line"].iloc[0]])
             panel.set_xscale("log")
-        axes[0].margins(y=0.12)
         _tick_rates(axes[0], data["learning_rate"])
-        if data["unlearned"].any():
-            band = (_BAND * _HIGH + more) / (_HIGH + more) if data["loss_nats"].notna().any() else _ALONE
-            _draw_left_out(axes, data, styles, band)
+        for same, rows in by_scale(axes, data):
+            same[0].margins(y=0.12)
+            if rows["unlearned"].any():
+                band = (_BAND * _HIGH + more) / (_HIGH + more) if rows["loss_nats"].notna().any() else _ALONE
+                _draw_left_out(same, rows, styles, band)
         legend_below(figure, [*line_key(styles), *_key(data)], columns=3)
         chosen = data[data["chosen"]]
         bracketed = f"{int(chosen['bracketed'].sum())} of {plural(len(chosen), 'cell')}"

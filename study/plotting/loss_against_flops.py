@@ -9,7 +9,18 @@ from study.evidence.evidence import Evidence
 from study.evidence.ledgers import COUNTS
 from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles, lines, of_cell
-from study.plotting.style import axis_name, draw_intervals, finish_cells, legend_below, loss_axis, panels, side_by_side, theme
+from study.plotting.style import (
+    axis_name,
+    draw_intervals,
+    finish_cells,
+    in_unit,
+    incomparable,
+    legend_below,
+    loss_axis,
+    panels,
+    side_by_side,
+    theme,
+)
 
 _WIDTH = 6.4
 """Inches of the panel."""
@@ -30,22 +41,23 @@ def frame(evidence: Evidence, count: str = "train_flops") -> pd.DataFrame:
     data = pd.DataFrame(rows)
     if data.empty:
         return data
-    every = pd.Series("", data.index)
-    return data.assign(line=lines(data, among=()), place=side_by_side(data[count], every, _WIDTH))
+    return data.assign(line=lines(data, among=()), panel=data["scale"], place=side_by_side(data[count], data["scale"], _WIDTH))
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """One line per shape and variant over its budgets."""
+    """One line per shape and variant over its budgets, and a panel for each group of losses that compare."""
+    data = in_unit(data)
     with theme():
-        count = data["count"].iloc[0]
+        count, names = data["count"].iloc[0], data["panel"].unique().tolist()
         axis = axis_name(COUNTS[count], data["place"], data[count])
-        figure, axes = panels([""], axis, loss_axis(data), height=3.4)
+        figure, axes = panels(names, axis, loss_axis(data), height=3.4 if len(names) < 2 else 2.7, one_y=not incomparable(data))
         styles = line_styles(data)
-        for line, cells in data.sort_values("place").groupby("line", sort=False):
-            style = styles[str(line)]
-            axes[0].plot(cells["place"], cells["loss_nats"], **style)
-            explain(axes[0], cells, "place", "loss_nats")
-            draw_intervals(axes[0], cells["place"], cells["loss_nats"], cells["half_nats"], style["color"])
+        shown = dict(zip(names, axes, strict=True))
+        for (name, line), cells in data.sort_values("place").groupby(["panel", "line"], sort=False):
+            panel, style = shown[name], styles[str(line)]
+            panel.plot(cells["place"], cells["loss_nats"], **style)
+            explain(panel, cells, "place", "loss_nats")
+            draw_intervals(panel, cells["place"], cells["loss_nats"], cells["half_nats"], style["color"])
         finish_cells(figure, axes, data, "final loss against training FLOPs")
         legend_below(figure, line_key(styles))
     return figure

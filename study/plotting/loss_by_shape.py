@@ -18,10 +18,9 @@ from study.base.quantities import budget_words, compact
 from study.counting.architecture import Architecture
 from study.counting.parameters import parameters
 from study.evidence.evidence import MOST_PANELS, Evidence
-from study.evidence.ledgers import LOSS, LOSS_PER_BYTE
 from study.laws.law_fits import LawFit
 from study.plotting.hover import explain
-from study.plotting.style import in_lines, letters_in, log_ticks, panels, theme, title_above
+from study.plotting.style import by_scale, in_lines, incomparable, letters_in, log_ticks, loss_axis, panels, theme, title_above
 
 Count = Callable[[int, int], float]
 """Parameters at a depth and a width."""
@@ -37,14 +36,16 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     parameters at the FFN ratio of the median cell; fewer than two depths or widths have none. Each panel is a budget, the
     smallest first.
     """
-    usable = [cell for cell in evidence.cells if cell.usable]
+    usable, scales = [cell for cell in evidence.cells if cell.usable], evidence.scales
     budgets = list(dict.fromkeys(cell.budget for cell in sorted(usable, key=lambda cell: cell.tokens)))[-MOST_PANELS:]
     rows = [
         {
-            "panel": budget_words(cell.budget),
+            "panel": ", ".join(filter(None, (budget_words(cell.budget), scales[cell.name]))),
+            "scale": scales[cell.name],
+            "unit": cell.unit,
             "depth": cell.architecture.depth,
             "width": cell.architecture.width,
-            "loss": cell.loss_nats,
+            "loss": cell.loss_in_unit,
         }
         for cell in usable
         if cell.budget in budgets
@@ -54,7 +55,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     cells = pd.DataFrame(rows)
     lowest = _lowest(cells)
     others = "variants, heads and FFN" if any(cell.setting for cell in usable) else "heads and FFN"
-    axis = LOSS_PER_BYTE if usable[0].per_byte else LOSS
+    axis = loss_axis(cells)
     label = axis if len(lowest) == len(cells) else f"{axis}, lowest over {others}"
     example = usable[0].architecture
     ratio = float(np.median([cell.architecture.ffn / cell.architecture.width for cell in usable]))
@@ -67,7 +68,7 @@ def frame_of_law(fitted: LawFit) -> pd.DataFrame:
     if not {"depth", "width"} <= columns.keys() or fitted.fit.law.predicts != "loss":
         return pd.DataFrame()
     loss = fitted.fit.observations.response
-    rows = pd.DataFrame({"panel": "", "depth": columns["depth"], "width": columns["width"], "loss": loss})
+    rows = pd.DataFrame({"panel": "", "scale": "", "depth": columns["depth"], "width": columns["width"], "loss": loss})
     return _with_contours(_lowest(rows), lambda depth, width: 12.0 * depth * width**2, "lowest loss of a shape")
 
 
@@ -110,11 +111,17 @@ def draw(data: pd.DataFrame) -> Figure:
     """One panel per budget, one disc per shape, coloured and labelled by loss."""
     cells, lines = data[data["kind"] == "cell"], data[data["kind"] == "contour"]
     names = list(dict.fromkeys(cells["panel"]))
-    shade = ScalarMappable(Normalize(cells["loss"].min(), cells["loss"].max()), sns.color_palette("viridis_r", as_cmap=True))
     with theme():
         figure, axes = panels(names, "width", "depth (layers)", height=2.5)
+        for same, rows in by_scale(axes, cells):
+            shade = ScalarMappable(
+                Normalize(rows["loss"].min(), rows["loss"].max()), sns.color_palette("viridis_r", as_cmap=True)
+            )
+            for panel, (_, shown) in zip(same, rows.groupby("panel", sort=False), strict=True):
+                _draw_cells(panel, shown, shade)
+            label = in_lines(str(cells["label"].iloc[0]), letters_in(2.0 * -(-len(same) // 2)))
+            figure.colorbar(shade, ax=same, label=label)
         for panel, name in zip(axes, names, strict=True):
-            _draw_cells(panel, cells[cells["panel"] == name], shade)
             explain(panel, cells[cells["panel"] == name], "width", "depth")
             panel.set_yscale("log", base=2)
             panel.yaxis.set_major_locator(FixedLocator(sorted(cells["depth"].unique())))
@@ -125,11 +132,10 @@ def draw(data: pd.DataFrame) -> Figure:
             _tick_widths(panel, cells["width"])
             panel.margins(y=0.25)
             _draw_contours(panel, lines)
-        figure.colorbar(shade, ax=axes, label=in_lines(str(cells["label"].iloc[0]), letters_in(2.0 * -(-len(names) // 2))))
         best = cells.nsmallest(1, "loss").iloc[0]
         at = f", {best['panel']}" if len(names) > 1 else ""
         finding = f"Lowest loss: {best['loss']:.3f} at depth {best['depth']:g}, width {best['width']:g}{at}"
-        title_above(figure, finding, "grey lines: equal non-embedding parameters")
+        title_above(figure, incomparable(cells) or finding, "grey lines: equal non-embedding parameters")
     return figure
 
 

@@ -20,8 +20,11 @@ from study.plotting.hover import explain
 from study.plotting.lines import of_cell
 from study.plotting.style import (
     axis_name,
+    by_scale,
     cut_long_bars,
     halo,
+    in_unit,
+    incomparable,
     legend_below,
     loss_axis,
     mark_plateau,
@@ -65,7 +68,7 @@ class LossBySize:
             for family in evidence.families
             for cell in under_every_start(family.cells, evidence.cells)
             if cell.usable
-            for row in self._rows(cell, family, evidence.half_width(cell))
+            for row in self._rows(cell, family, evidence.half_width(cell), evidence.scales[cell.name])
         ]
         if not rows:
             return pd.DataFrame()
@@ -74,10 +77,10 @@ class LossBySize:
         traded, fixed = self._on_lines(table[table["family"] != ""], True), self._on_lines(table, False)
         return fixed if self.size == "heads" or len(fixed) > len(traded) else traded
 
-    def _rows(self, cell: CellResult, family: Family, half: float | None) -> list[dict[str, object]]:
+    def _rows(self, cell: CellResult, family: Family, half: float | None, scale: str) -> list[dict[str, object]]:
         mean = cell.losses.mean()
         shared = {
-            "panel": budget_words(family.budget),
+            "panel": ", ".join(filter(None, (budget_words(family.budget), scale))),
             "family": family.size,
             "cell": cell.name,
             **of_cell(cell),
@@ -89,6 +92,7 @@ class LossBySize:
             "tokens": cell.tokens,
             "unigram_entropy_nats": cell.unigram_entropy_nats,
             "unit": cell.unit,
+            "scale": scale,
         }
         losses = zip(cell.runs, cell.losses.mean(axis=1), strict=True)
         return [{**shared, "run_id": run, "loss_nats": loss} for run, loss in losses]
@@ -110,18 +114,24 @@ class LossBySize:
         return _with_positions(table[table.groupby(["panel", "line"])["place"].transform("nunique") > 1])
 
     def draw(self, data: pd.DataFrame) -> Figure:
-        """One panel per budget; points are runs, and lines join means over seeds, drawn with intervals and labels."""
+        """One panel per budget and group of losses that compare.
+
+        Points are runs, and lines join means over seeds, drawn with intervals and labels.
+        """
+        data = in_unit(data)
         with theme():
             names = data["panel"].unique()
             axis = axis_name(_AXIS[self.size], data["x"], data["place"])
-            figure, axes = panels(names.tolist(), axis, loss_axis(data), height=2.7)
+            figure, axes = panels(names.tolist(), axis, loss_axis(data), height=2.7, one_y=not incomparable(data))
             styles = series_styles(data["line"])
             for panel, name in zip(axes, names, strict=True):
                 for line, runs in data[data["panel"] == name].groupby("line", sort=False):
                     _draw_line(panel, runs, styles[str(line)])
                 panel.margins(x=0.12, y=0.18)
-            low, high = (data[end].astype(float) for end in ("low_nats", "high_nats"))
-            cut = cut_long_bars(axes[0], data["loss_nats"], low, high)
+            cut = ""
+            for same, rows in by_scale(axes, data):
+                low, high = (rows[end].astype(float) for end in ("low_nats", "high_nats"))
+                cut = cut_long_bars(same, rows["loss_nats"], low, high) or cut
             for panel, name in zip(axes, names, strict=True):
                 _write_labels(panel, data[data["panel"] == name], styles)
             axes[0].set_xscale("log", base=2)
@@ -129,7 +139,8 @@ class LossBySize:
             axes[0].xaxis.set_minor_locator(NullLocator())
             axes[0].xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             finding, note = _title(data, _NAME[self.size], cut)
-            title_above(figure, finding, note + mark_plateau(axes, data["unigram_entropy_nats"]))
+            plateau = "".join(dict.fromkeys(mark_plateau(same, rows) for same, rows in by_scale(axes, data)))
+            title_above(figure, incomparable(data) or finding, note + plateau)
             legend_below(figure, style_key(styles), columns=2)
         return figure
 

@@ -10,11 +10,21 @@ from matplotlib.figure import Figure
 
 from study.base.quantities import plural
 from study.config.named_runs import NO_RUN
+from study.evidence.cells import scales_of
 from study.evidence.evidence import Evidence
-from study.evidence.ledgers import LOSS
 from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles, lines, of_cell
-from study.plotting.style import legend_below, log_ticks, mark_plateau, panels, theme, title_above
+from study.plotting.style import (
+    by_scale,
+    incomparable,
+    legend_below,
+    log_ticks,
+    loss_axis,
+    mark_plateau,
+    panels,
+    theme,
+    title_above,
+)
 
 _OF: dict[str, dict[str, Any]] = {
     "val": {"markersize": 3.5},
@@ -26,10 +36,12 @@ _OF: dict[str, dict[str, Any]] = {
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row per logged loss of a usable run at its cell's chosen rate; the last log of a step counts.
 
-    `kind` is val, or train without a teacher; with one, the objective is no MLM loss.
+    `kind` is val, or train without a teacher; with one, the objective is no MLM loss. Losses per masked
+    token compare for one tokeniser.
     """
     ledger = evidence.ledger
     taught = set(ledger.loc[ledger["recipe.teacher"] != NO_RUN["teacher"], "run_id"] if "recipe.teacher" in ledger else ())
+    scales = scales_of(evidence.cells, per_token=True)
     rows = [
         {
             "panel": panel,
@@ -38,9 +50,11 @@ def frame(evidence: Evidence) -> pd.DataFrame:
             "kind": kind,
             "tokens": row["trainer/tokens"],
             "loss_nats": row[f"{kind}/loss"],
+            "unit": "nats",
+            "scale": scales[cell.name],
             "unigram_entropy_nats": cell.unigram_entropy_nats,
         }
-        for panel, cells in evidence.panels().items()
+        for panel, cells in evidence.panels(scales).items()
         for cell in cells
         for run in cell.runs
         for row in evidence.folder.run(run).metrics()
@@ -59,18 +73,19 @@ def draw(data: pd.DataFrame) -> Figure:
     The range covers validation losses, and training losses from the plateau on.
     """
     validated = data["kind"] == "val"
-    highest = data.loc[validated, ["loss_nats", "unigram_entropy_nats"]].max().max()
+    highest = data["scale"].map(data[validated].groupby("scale")[["loss_nats", "unigram_entropy_nats"]].max().max(axis=1))
     curves = data[validated | (data["loss_nats"] <= highest)]
     with theme():
         names = data["panel"].unique()
-        figure, axes = panels(names.tolist(), "training tokens", LOSS, height=2.6)
+        figure, axes = panels(names.tolist(), "training tokens", loss_axis(data), height=2.6, one_y=not incomparable(data))
         styles = line_styles(data)
         for panel, name in zip(axes, names, strict=True):
             for (line, kind), runs in curves[curves["panel"] == name].groupby(["line", "kind"], sort=False):
                 _draw_seeds(panel, over_seeds(runs), styles[str(line)] | _OF[str(kind)], str(kind))
         log_ticks(axes[0])
-        plateau = mark_plateau(axes, data["unigram_entropy_nats"])
-        title_above(figure, _lowest(data[validated], len(names) > 1), _counts(data) + plateau)
+        plateau = "".join(dict.fromkeys(mark_plateau(same, rows) for same, rows in by_scale(axes, data)))
+        finding = incomparable(data) or _lowest(data[validated], len(names) > 1)
+        title_above(figure, finding, _counts(data) + plateau)
         legend_below(figure, line_key(styles), columns=3)
     return figure
 

@@ -16,7 +16,7 @@ from study.evidence.cells import run_ids_in, shorten_run_ids
 from study.evidence.comparisons import Average, Comparison
 from study.evidence.evidence import Evidence
 from study.plotting.hover import explain
-from study.plotting.style import in_lines, legend_below, letters_in, style, theme, title_above, wide_figure
+from study.plotting.style import in_lines, in_unit, legend_below, letters_in, style, theme, title_above, unit_axis, wide_figure
 
 AVERAGES = "averages over conditions"
 """The heading of the averages over families."""
@@ -78,7 +78,7 @@ def _row(pair: Comparison | Average) -> dict[str, Any]:
         "estimate_nats": difference.estimate_nats,
         "low_nats": difference.low_nats,
         "high_nats": difference.high_nats,
-        "unit": "nats per masked token" if difference.unit == "nats" else "nats per byte of masked words",
+        "unit": difference.unit,
         "n_sequences": difference.n_sequences,
         "n_seeds": "+".join(map(str, difference.n_seeds)),
         "status": pair.status,
@@ -93,6 +93,7 @@ def draw(data: pd.DataFrame) -> Figure:
     If every family compares the same two, its name stands for the pair. Thirty pairs fit a page. An interval that reaches much
     farther than most ends in an arrow at the edge.
     """
+    data = in_unit(data)
     first, second = data["sides"].iloc[0] if data["sides"].nunique() == 1 else ("first", "second")
     counts = data["n_sequences"].astype(str) + " sequences, " + data["n_seeds"] + " seeds"
     with theme():
@@ -124,8 +125,7 @@ def draw(data: pd.DataFrame) -> Figure:
         room = letters_in(0.8 * style().width * (1 - _NAMES))
         between = _GAP if len("".join(sides)) + len(_GAP) < room else "\n"
         below = between.join(in_lines(side, room) for side in sides)
-        unit = data["unit"].iloc[0]
-        axes.set_xlabel(f"{in_lines(f'difference of validation loss ({unit})', room)}\n{below}")
+        axes.set_xlabel(f"{in_lines(f'difference of {unit_axis(data)}', room)}\n{below}")
         equal = " or ".join(data["equal"].unique())
         common = f"; {counts.iloc[0]}" if counts.nunique() == 1 else ""
         note = f"{first} minus {second} at equal {equal}; 95% intervals{common}"

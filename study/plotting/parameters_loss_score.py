@@ -8,12 +8,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from study.evidence.downstream import with_comparable_losses
 from study.evidence.evidence import Evidence
 from study.evidence.ledgers import COUNTS
 from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles
-from study.plotting.score_panels import measured
-from study.plotting.style import legend_below, log_ticks, style, theme, title_above, wide_figure
+from study.plotting.score_panels import best_score, measured
+from study.plotting.style import in_unit, legend_below, log_ticks, loss_axis, style, theme, title_above, wide_figure
 
 _COUNT = "parameters"
 _POINT: dict[str, Any] = {"linestyle": "none", "markersize": 5}
@@ -22,6 +23,7 @@ _POINT: dict[str, Any] = {"linestyle": "none", "markersize": 5}
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row per scored encoder: `parameters`, mean loss and score, with half the 95% interval of each.
 
+    Of encoders whose losses do not compare, those of masked words have one (study.evidence.downstream.with_comparable_losses).
     The score is the average over tasks or the only task's; empty if there is neither.
     """
     data = measured(evidence, _COUNT)
@@ -36,13 +38,19 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     correlation = "" if trend is None else f"Rank correlation of score and falling loss: {trend.correlation:+.2f}"
     interval = "" if trend is None or trend.low is None else f" (95% interval {trend.low:+.2f} to {trend.high:+.2f})"
     losses = pd.DataFrame([evidence.losses(cells[str(cell)]) for cell in data["cell"]], index=data.index)
+    compared = data["cell"].isin(with_comparable_losses(shown.points)["cell"])
     return data.assign(
-        loss_nats=losses["loss_nats"], half_nats=losses["half_nats"].astype(float), found=f"{correlation}{interval}"
+        loss_nats=losses["loss_nats"].where(compared),
+        half_nats=losses["half_nats"].astype(float),
+        unit=losses["unit"],
+        scale="",
+        found=f"{correlation}{interval}",
     ).reset_index(drop=True)
 
 
 def draw(data: pd.DataFrame) -> Figure:
     """Loss against parameters, score against falling loss, and score against parameters."""
+    data = in_unit(data)
     styles = line_styles(data)
     with theme():
         across = style().columns > 1
@@ -63,8 +71,8 @@ def draw(data: pd.DataFrame) -> Figure:
         for panel in (middle, right):
             panel.set_ylabel("score\n(higher is better)")
         legend_below(figure, line_key(styles, **_POINT))
-        score = f"score: {data['metric'].iloc[0]}; loss: nats per masked token; {COUNTS[_COUNT]}; bars: 95%"
-        title_above(figure, data["found"].iloc[0] or "From parameters to loss to score", score)
+        score = f"score: {data['metric'].iloc[0]}; {loss_axis(data)}; {COUNTS[_COUNT]}; bars: 95%"
+        title_above(figure, data["found"].iloc[0] or best_score(data), score)
     return figure
 
 

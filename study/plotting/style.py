@@ -34,8 +34,8 @@ from scipy.optimize import isotonic_regression
 
 from study.base.durable_files import write_atomically
 from study.base.quantities import DIGITS, compact, in_billions, of_flops, plural, rounded, rounded_all, tick
-from study.base.text import visible
-from study.evidence.ledgers import LOSS, LOSS_PER_BYTE
+from study.base.text import joined, visible
+from study.evidence.ledgers import LOSS, LOSS_PER_BYTE, LOSSES
 
 SIDE_BY_SIDE = "; near ones side by side"
 """The end of an axis name if points stand side by side (see `axis_name`)."""
@@ -51,6 +51,9 @@ LEGEND_INCHES = 0.3
 
 _TITLE_INCHES = 0.3
 """The title height that they allow for."""
+
+_MOST_NAMED = 4
+"""How many groups of losses are counted in a title and not named."""
 
 MANY = 2000
 """The most rows that a figure of points shows, spread evenly."""
@@ -199,9 +202,9 @@ def style_key(styles: Mapping[Any, tuple[str, str]], of: str = "") -> list[Line2
     return [Line2D([], [], color=colour, marker=mark, label=f"{of}{name}") for name, (colour, mark) in styles.items()]
 
 
-def mark_plateau(panels: Sequence[Axes], entropies: pd.Series) -> str:
-    """Draw the unigram entropy as a labelled line where it is near the drawn range, else return the title's note on it."""
-    known = entropies.dropna()
+def mark_plateau(panels: Sequence[Axes], rows: pd.DataFrame) -> str:
+    """Draw the unigram entropy as a labelled line where it is near the range of panels, else return the title's note on it."""
+    known = rows["unigram_entropy_nats"].dropna()
     if known.empty:
         return ""
     entropy, note = float(known.max()), ""
@@ -245,14 +248,14 @@ def draw_intervals(axes: Axes, x: pd.Series, loss: pd.Series, half: pd.Series, c
     axes.errorbar(x[known], loss[known], bars, color=colour, fmt="none", capsize=4, linewidth=1.4, zorder=2)
 
 
-def cut_long_bars(axes: Axes, losses: pd.Series, low: pd.Series, high: pd.Series) -> str:
-    """End the y axis where bars reach too far beyond the losses, and return the title's note on it, else nothing."""
+def cut_long_bars(panels: Sequence[Axes], losses: pd.Series, low: pd.Series, high: pd.Series) -> str:
+    """End the y axis of panels where bars reach too far beyond the losses, and return the title's note on it, else nothing."""
     reach = _REACH * float(np.ptp(losses))
     bottom, top = losses.min() - reach, losses.max() + reach
     if not reach or not ((low < bottom) | (high > top)).any():
         return ""
-    lowest, highest = axes.get_ylim()
-    axes.set_ylim(max(lowest, bottom), min(highest, top))
+    lowest, highest = panels[0].get_ylim()
+    panels[0].set_ylim(max(lowest, bottom), min(highest, top))
     return ", some longer than the axis"
 
 
@@ -367,16 +370,44 @@ def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title
     for panel in axes:
         panel.margins(x=0.08, y=0.15)
     log_ticks(axes[0])
-    losses, half = data["loss_nats"], data["half_nats"].astype(float)
-    cut = cut_long_bars(axes[0], losses, losses - half, losses + half)
-    plateau = mark_plateau(axes, data["unigram_entropy_nats"])
+    notes: dict[str, None] = {}
+    for same, rows in by_scale(axes, data):
+        losses, half = rows["loss_nats"], rows["half_nats"].astype(float)
+        notes |= dict.fromkeys((cut_long_bars(same, losses, losses - half, losses + half), mark_plateau(same, rows)))
     counted = f"{plural(len(data), 'cell')}, {plural(int(data['seeds'].sum()), 'run')}"
-    title_above(figure, _lowest(data), f"{title}; {counted}; {what_bars_show(half, data['tokens'])}{cut}{plateau}")
+    bars = what_bars_show(data["half_nats"], data["tokens"])
+    title_above(figure, incomparable(data) or _lowest(data), f"{title}; {counted}; {bars}{''.join(notes)}")
 
 
 def loss_axis(data: pd.DataFrame) -> str:
-    """The name of the axis of losses, by their `unit`."""
+    """The name of the axis of losses, by their `unit`, if they compare."""
+    return LOSSES if incomparable(data) else unit_axis(data)
+
+
+def unit_axis(data: pd.DataFrame) -> str:
+    """The name of the axis of losses by their `unit` alone."""
     return LOSS if data["unit"].eq("nats").all() else LOSS_PER_BYTE
+
+
+def in_unit(data: pd.DataFrame) -> pd.DataFrame:
+    """A frame of losses in nats with their numbers in its `unit`."""
+    if data["unit"].eq("nats").all():
+        return data
+    return data.assign(**{name: data[name].astype(float) / np.log(2) for name in map(str, data) if name.endswith("_nats")})
+
+
+def incomparable(data: pd.DataFrame) -> str:
+    """The finding of a figure whose losses do not compare, of several `scale`s; empty if they do."""
+    scales = data["scale"].unique().tolist()
+    named = joined(scales) if len(scales) < _MOST_NAMED else f"{len(scales)} variants"
+    return f"Losses of {named} do not compare: each has its own panel and axis" if len(scales) > 1 else ""
+
+
+def by_scale(axes: Sequence[Axes], data: pd.DataFrame) -> list[tuple[list[Axes], pd.DataFrame]]:
+    """The panels that share an axis of losses, with their rows: all, or each `panel` alone if losses do not compare."""
+    if not incomparable(data):
+        return [([*axes], data)]
+    return [([panel], rows) for panel, (_, rows) in zip(axes, data.groupby("panel", sort=False), strict=True)]
 
 
 def _lowest(data: pd.DataFrame) -> str:

@@ -63,8 +63,8 @@ CONVENTIONS = (
 PER_BYTE = (
     "Here tokenisers differ, so losses compare per byte of fixed masked words: whole words of the validation text are masked, "
     "the same for every tokeniser, and the loss over their pieces is divided by their UTF-8 bytes. Figures that compare cells "
-    "are in nats per byte; bits per byte are nats per byte ÷ ln 2. A byte that no piece stands for counts 8 bits. Learning "
-    "rates, loss curves and laws, which compare runs of one tokeniser, are per masked token."
+    "are in bits per byte. A byte that no piece stands for counts 8 bits. Learning rates, loss curves and laws, which compare "
+    "runs of one tokeniser, are in nats per masked token."
 )
 """The convention of losses of sweeps that compare tokenisers."""
 

@@ -180,7 +180,7 @@ def _spending_sentences(evidence: Evidence) -> Iterator[str]:
     )
     for fronts in spending_fronts(evidence.cells):
         for flops, front in fronts.items():
-            shown = "; ".join(f"{way(cell)}: {cell.loss_nats:.4f} at {getattr(cell, flops):.3g}" for cell in front)
+            shown = "; ".join(f"{way(cell)}: {cell.loss_in_unit:.4f} at {getattr(cell, flops):.3g}" for cell in front)
             yield f"Pareto front of loss ({front[0].unit}) against {flops} of {front[0].architecture.shape_name}: {shown}."
 
 
@@ -190,13 +190,14 @@ def _best(evidence: Evidence) -> Iterator[str]:
         *smaller, best = cells
         size = f"({compact(best.parameters)} parameters)"
         unread = ", which reads no word order" if best.reads_order is False else ""
-        words = f"{best.words}, {best.loss_nats:.4f} {best.unit} {size}{unread}{_like(best, evidence)}{_next(best, evidence)}"
-        shown = "; ".join(f"{cell.words} {cell.loss_nats:.4f} at {compact(cell.parameters)}" for cell in smaller)
+        loss = f"{best.loss_in_unit:.4f} {best.unit}"
+        words = f"{best.words}, {loss} {size}{unread}{_like(best, evidence)}{_next(best, evidence)}"
+        shown = "; ".join(f"{cell.words} {cell.loss_in_unit:.4f} at {compact(cell.parameters)}" for cell in smaller)
         cheaper = f"; the Pareto front below that size: {shown}" if smaller else ""
         yield f"Lowest loss at {budget_words(of)}: {words}{cheaper}."
     for front in flops_fronts(evidence.cells) if not evidence.spendings else ():
         shown = "; ".join(
-            f"{cell.setting}, {budget_words(cell.budget)}: {cell.loss_nats:.4f} at {cell.train_flops:.3g}" for cell in front
+            f"{cell.setting}, {budget_words(cell.budget)}: {cell.loss_in_unit:.4f} at {cell.train_flops:.3g}" for cell in front
         )
         name = front[0].architecture.shape_name
         yield f"Pareto front of loss ({front[0].unit}) against train_flops, a teacher's among them, of {name}: {shown}."

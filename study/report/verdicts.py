@@ -608,8 +608,9 @@ def _loss_of(evidence: Evidence, cell: CellResult) -> str:
     if half is None and cell.standard_error_nats is not None:
         half, over = norm.isf((1 - CONFIDENCE) / 2) * cell.standard_error_nats, "validation sequences"
     loss = float(cell.losses.mean())
-    interval = "" if half is None else f" (95% interval {loss - half:.3f} to {loss + half:.3f} over {over})"
-    return f"{loss:.3f} {cell.unit}{interval}"
+    ends = () if half is None else (cell.in_unit(loss - half), cell.in_unit(loss + half))
+    interval = f" (95% interval {ends[0]:.3f} to {ends[1]:.3f} over {over})" if ends else ""
+    return f"{cell.in_unit(loss):.3f} {cell.unit}{interval}"
 
 
 def _lowest(evidence: Evidence) -> Verdict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from itertools import combinations, pairwise, product
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +21,8 @@ from matplotlib.text import Annotation
 
 from study.config.run_config import RunConfig
 from study.evidence.evidence import Evidence, gather
-from study.evidence.ledgers import COUNTS, LEDGER_FLOPS, LEDGER_PARAMETERS, LOSS
+from study.evidence.families import families_of
+from study.evidence.ledgers import COUNTS, LEDGER_FLOPS, LEDGER_PARAMETERS, LOSS, LOSS_PER_BYTE
 from study.plotting import (
     learning_rate,
     loss_against_flops,
@@ -591,11 +593,56 @@ def test_flops_and_front_are_those_of_the_cells(evidence: Evidence) -> None:
     flops = loss_against_flops.frame(evidence)
     assert sorted(flops["train_flops"]) == sorted(cell.train_flops for cell in evidence.cells)
     sizes = loss_against_parameters.frame(evidence)
-    for _, budget in sizes.groupby("series"):
+    for _, budget in sizes.groupby("panel"):
         front = budget[budget["on_front"]]
         for cell in budget.to_dict("records"):
             beaten = (front["parameters"] <= cell["parameters"]) & (front["loss_nats"] <= cell["loss_nats"])
             assert beaten.any()
+
+
+_OF_LOSSES = (loss_curves, loss_against_flops, loss_against_parameters, loss_by_shape, BY_DEPTH, learning_rate)
+
+
+@pytest.mark.parametrize("figure", _OF_LOSSES)
+def test_losses_that_do_not_compare_share_no_axis_and_have_no_winner(figure: LossBySize | ModuleType, tmp_path: Path) -> None:
+    values = SWEEP | {"vary": {"recipe.objective": ["mlm", "rtd"]}}
+    folder = sweep_folder(tmp_path / "sweep", values)
+    for objective, (depth, width), rate in product(("mlm", "rtd"), ((1, 128), (2, 92)), (2e-3, 3e-3)):
+        add_run(folder, run_config(depth, width, rate, objective=objective))
+    folder.write_ledger()
+    drawn = figure.draw(figure.frame(gather(folder)))
+    title = title_of(drawn)
+    names = [panel.get_title().replace("\n", " ") for panel in drawn.axes if panel.get_title()]
+    assert [name.partition("objective=")[2][:3] for name in names] == ["mlm", "rtd"]
+    first, second = drawn.axes[:2]
+    assert not first.get_shared_y_axes().joined(first, second) or figure is loss_by_shape
+    if figure is not learning_rate:
+        assert title.replace("\n", " ").startswith("Losses of objective=mlm and objective=rtd do not compare")
+    assert "owest" not in title
+    plt.close(drawn)
+
+
+def test_losses_of_several_tokenisers_are_in_bits_per_byte_or_have_panels_of_their_own(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "sweep")
+    for depth, width in ((1, 128), (2, 92)):
+        add_run(folder, run_config(depth, width))
+    folder.write_ledger()
+    found = gather(folder)
+    cells = tuple(
+        replace(cell, per_byte=True, settings={"data.tokenizer.kind": kind})
+        for cell, kind in zip(found.cells, ("bpe", "unigram"), strict=True)
+    )
+    found = replace(found, cells=cells, families=families_of(cells))
+    best = min(cells, key=lambda cell: float(cell.losses.mean()))
+    for figure in (loss_against_flops, loss_against_parameters):
+        drawn = figure.draw(figure.frame(found))
+        assert f"{best.bits_per_masked_byte:.3f} bits per byte" in title_of(drawn)
+        assert drawn.axes[0].get_ylabel().replace("\n", " ") == LOSS_PER_BYTE
+        (low, high) = drawn.axes[0].get_ylim()
+        assert low < float(best.bits_per_masked_byte or 0) < high
+    curves = loss_curves.draw(loss_curves.frame(found))
+    assert [panel.get_title().partition("kind=")[2] for panel in curves.axes] == ["bpe", "unigram"]
+    assert "do not compare" in title_of(curves)
 
 
 def test_axes_name_unit_and_convention(evidence: Evidence) -> None:
