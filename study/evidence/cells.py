@@ -346,7 +346,8 @@ def scales_of(cells: Sequence[CellResult], per_token: bool = False) -> dict[str,
     Losses compare under one validation. `per_token` asks for losses per masked token, which do not compare across tokenisers.
     """
     settings = pd.DataFrame([cell.settings for cell in cells]).astype(str)
-    columns = [name for name in map(str, settings) if name.startswith((*VALIDATION, OBJECTIVE)) and settings[name].nunique() > 1]
+    differing = map(str, settings.columns[settings.nunique() > 1])
+    columns = [name for name in differing if name.startswith((*VALIDATION, OBJECTIVE))]
     words = {cell.name: describe_knobs({name: cell.settings[name] for name in columns}) for cell in cells}
     groups = grouped(cells, lambda cell: (cell.validation, words[cell.name] if per_token and cell.per_byte else ""))
     if len(groups) < 2:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from study.base.quantities import budget_words, plural
-from study.evidence.cells import CellResult
+from study.evidence.cells import CellResult, run_ids_in, shorten_run_ids
 from study.evidence.evidence import Evidence
 from study.evidence.families import Family
 from study.evidence.gains import under_every_start
@@ -109,6 +109,8 @@ class LossBySize:
         table = table.assign(line=[", ".join(filter(None, parts)) for parts in zip(*words, strict=True)])
         for size in _SPLITS[self.size]:
             table["line"] += _split_words(table, size, traded)
+        ids = run_ids_in(table["line"])
+        table["line"] = [shorten_run_ids(line, ids) for line in table["line"]]
         width = "H" + table["width"].astype(str) if traded else ""
         table = table.assign(label=width + table["bracketed"].map({True: "", False: "?"}))
         return _with_positions(table[table.groupby(["panel", "line"])["place"].transform("nunique") > 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from itertools import combinations, pairwise, product
 from pathlib import Path
@@ -538,6 +539,25 @@ def test_names_of_lines_leave_out_the_ids_of_runs(evidence: Evidence) -> None:
     assert lines(both).tolist() == ["depth 1, start=run2:first", "depth 1, teacher=run1"]
     taught = rows.assign(setting=[f"teacher={teacher}", "teacher=none"])
     assert lines(taught).tolist() == ["depth 1, teacher=trained", "depth 1, teacher=none"]
+
+
+@pytest.mark.parametrize("donors", [("832edc76a9448e90",), ("832edc76a9448e90", "97ca007d6d1784a0")])
+def test_no_figure_nor_table_of_differences_shows_the_id_of_a_run(donors: tuple[str, ...], tmp_path: Path) -> None:
+    starts = [f"elsewhere/{donor}:{layers}" for donor in donors for layers in ("first", "last")]
+    sweep = {name: value for name, value in SWEEP.items() if name != "tune"} | {"vary": {"recipe.start": starts}}
+    folder = sweep_folder(tmp_path / "sweep", sweep)
+    for start, depth, seed in product(starts, (1, 2), (0, 1)):
+        add_run(folder, run_config(depth, 64, seed=seed, start=start))
+    answer = report(folder, include_unbracketed=True)
+    run_id = re.compile(r"(?<![0-9a-f])[0-9a-f]{16}(?![0-9a-f])")
+    assert {"loss_by_depth", "loss_curves", "paired_differences"} <= {*answer.figures}
+    for name in answer.figures:
+        root = ElementTree.parse(folder.figures / f"{name}.svg").getroot()
+        shown = [text.text or "" for text in root.iter("{http://www.w3.org/2000/svg}text")]
+        assert [text for text in shown if run_id.search(text)] == []
+    rows = [line for line in answer.to_markdown().splitlines() if line.startswith("|") and "start=" in line]
+    assert rows
+    assert [row for row in rows if run_id.search(row)] == []
 
 
 def test_paired_differences_lie_within_their_intervals(evidence: Evidence) -> None:
