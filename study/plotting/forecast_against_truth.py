@@ -61,6 +61,7 @@ def draw(data: pd.DataFrame) -> Figure:
         legend_below(figure, axes.get_legend_handles_labels()[0])
         known, covered = (data["interval"] != NO_INTERVAL).sum(), (data["interval"] == COVERS).sum()
         finding = f"{covered} of {plural(int(known), 'held-out run')} inside the 95% interval of the forecast"
-        title = finding if known else "Held-out runs against their forecast"
-        title_above(figure, title, f"{law}, fitted to smaller budgets; {caption}{cut}")
+        missed = (data["predicted"] - data["measured"]).abs().mean()
+        unknown = f"The forecast misses {plural(len(data), 'held-out run')} by {missed:.2g} on average, and has no interval"
+        title_above(figure, finding if known else unknown, f"{law}, fitted to smaller budgets; {caption}{cut}")
     return figure

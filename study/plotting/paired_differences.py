@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
 from typing import Any
 
@@ -42,6 +43,9 @@ _SHORTEST = 2.1
 _FEW = 24
 _PAGE = 7.0
 """Inches of the rows of a page."""
+
+_MOST_SIDES = 3
+"""The most sides that a title counts by name."""
 
 _FAR = 3.0
 """Intervals that reach this many times as far as three quarters of them do are cut, so that they do not hide the others."""
@@ -129,7 +133,7 @@ def draw(data: pd.DataFrame) -> Figure:
         equal = " or ".join(data["equal"].unique())
         common = f"; {counts.iloc[0]}" if counts.nunique() == 1 else ""
         note = f"{first} minus {second} at equal {equal}; 95% intervals{common}"
-        title_above(figure, _finding(data, first, second), note)
+        title_above(figure, _finding(data), note)
         seen = [status for status in _LOOK if status in set(data["status"])]
         cut = [] if edges is None else [Line2D([], [], color="#777777", marker=">", label="interval goes on beyond the edge")]
         legend_below(figure, [*map(_key, seen), *cut])
@@ -147,17 +151,28 @@ def _edges(data: pd.DataFrame) -> tuple[float, float] | None:
     return max(-edge, intervals["low_nats"].min()), min(edge, intervals["high_nats"].max())
 
 
-def _finding(data: pd.DataFrame, first: str, second: str) -> str:
-    """How many pairs differ significantly, and for which side."""
-    pairs = data[data["family"] != AVERAGES]
-    tested = pairs[pairs["status"].isin(["decided", "undecided"])]
-    if tested.empty:
+def _finding(data: pd.DataFrame) -> str:
+    """How many pairs differ significantly, and which sides are lower; averages over conditions are counted apart."""
+    tested = data[data["status"].isin(["decided", "undecided"])]
+    averages = tested["family"] == AVERAGES
+    if tested[~averages].empty:
+        pairs = data[data["family"] != AVERAGES]
         return f"No test of {plural(len(pairs), 'pair')}: {_LOOK[str(pairs['status'].iloc[0])][2].partition(':')[0]}"
-    better = {first: int((decided := tested[tested["status"] == "decided"])["estimate_nats"].lt(0).sum())}
-    better[second] = len(decided) - better[first]
-    told = ", ".join(f"{side} better in {count}" for side, count in better.items() if count)
-    counted = f"{len(decided)} of {plural(len(tested), 'pair')} {'differs' if len(decided) == 1 else 'differ'} significantly"
-    return f"{counted}: {told}" if told else counted
+    of_pairs, of_averages = _told(tested[~averages]), _told(tested[averages])
+    counted = plural(int((~averages).sum()), "pair")
+    differing, colon, winners = of_pairs.partition(": ")
+    verb = "differs" if differing == "1" else "differ"
+    finding = f"{differing} of {counted} {verb} significantly{colon}{winners}"
+    return f"{finding}; of {plural(int(averages.sum()), 'average')} {of_averages}" if averages.any() else finding
+
+
+def _told(tested: pd.DataFrame) -> str:
+    """How many of the tested differ, and how often each side is lower, the most frequent first."""
+    decided = tested[tested["status"] == "decided"]
+    lower = Counter(sides[estimate > 0] for sides, estimate in zip(decided["sides"], decided["estimate_nats"], strict=True))
+    told = [f"{side} better in {count}" for side, count in lower.most_common(_MOST_SIDES)]
+    others = sum(lower.values()) - sum(count for _, count in lower.most_common(_MOST_SIDES))
+    return ": ".join(filter(None, (str(len(decided)), ", ".join([*told, *([f"others in {others}"] if others else [])]))))
 
 
 def _rows(data: pd.DataFrame) -> list[tuple[str, dict[Hashable, Any] | None]]:

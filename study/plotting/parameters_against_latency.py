@@ -84,7 +84,7 @@ def draw(data: pd.DataFrame) -> Figure:
         log_ticks(axes[0])
         low, high = axes[0].get_xlim()
         axes[0].set_xlim(low / 1.4, high * 1.9)
-        title_above(figure, "Latency of the encoder's forward pass against its size", _note(data))
+        title_above(figure, _finding(data), _note(data))
         legend_below(figure, style_key(styles, "depth "), columns=6)
     return figure
 
@@ -98,6 +98,16 @@ def write(table: Path) -> None:
     """Draw a latency table's figure beside it, for its most frequent precision."""
     measured = read_table(table)
     save_in(draw(drawable(frame(measured, str(measured["precision"].mode()[0])))), table.parent, "parameters_against_latency")
+
+
+def _finding(data: pd.DataFrame) -> str:
+    """How much longer the largest encoder's forward pass takes than the smallest's."""
+    ends = data.sort_values(PARAMETERS).groupby("panel", sort=False)[[PARAMETERS, "median_seconds"]].agg(["first", "last"])
+    times = {name: ends[name, "last"] / ends[name, "first"] for name in (PARAMETERS, "median_seconds")}
+    if (more := times[PARAMETERS].max()) == 1:
+        return "Latency of the forward pass of encoders of one size"
+    least, most = (f"{end:.2g}" for end in (times["median_seconds"].min(), times["median_seconds"].max()))
+    return f"{more:.2g} times the parameters take {least if least == most else f'{least} to {most}'} times as long"
 
 
 def _note(data: pd.DataFrame) -> str:

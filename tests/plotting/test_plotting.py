@@ -729,6 +729,18 @@ def test_figures_are_as_wide_as_their_style_and_keep_their_words_inside(
         assert box.x1 <= drawn.bbox.width + 1, words
 
 
+def test_the_title_of_pairs_names_the_sides_that_are_lower_and_counts_averages_apart(evidence: Evidence) -> None:
+    data = paired_differences.frame(evidence).tail(4)
+    sides = pd.Series([("kind=bpe", "kind=wordpiece"), ("kind=unigram", "kind=bpe"), ("kind=unigram", "kind=wordpiece")] * 2)
+    three = data.head(3).assign(sides=sides[:3].tolist(), estimate_nats=[0.1, -0.1, -0.2], status="decided", family="one")
+    title = title_of(paired_differences.draw(three)).replace("\n", " ")
+    assert title.startswith("3 of 3 pairs differ significantly: kind=unigram better in 2, kind=wordpiece better in 1")
+    average = data.tail(1).assign(sides=[("deeper", "shallower")], estimate_nats=0.1, status="decided")
+    average["family"] = paired_differences.AVERAGES
+    title = title_of(paired_differences.draw(pd.concat([average, three.assign(status="undecided")], ignore_index=True)))
+    assert title.replace("\n", " ").startswith("0 of 3 pairs differ significantly; of 1 average 1: shallower better in 1")
+
+
 def test_titles_state_what_is_found(evidence: Evidence) -> None:
     first, *_ = title_of(paired_differences.draw(data := paired_differences.frame(evidence))).splitlines()
     pairs = data[data["family"] != paired_differences.AVERAGES]
