@@ -187,8 +187,8 @@ def figures(into: Path, formats: list[Format], style: StyleName, as_json: bool) 
     base = named("bert-base")
     with drawn_as(style):
         written = [
-            *save_in(where_parameters_are.draw(shares), into, "where_parameters_are", formats),
-            *save_in(elasticities.draw(elasticities.frame(base), base), into, "elasticities", formats),
+            *save_in(where_parameters_are.draw(shares), into, "where_parameters_are", formats, shares),
+            *save_in(elasticities.draw(grown := elasticities.frame(base), base), into, "elasticities", formats, grown),
         ]
     echo(json.dumps([str(path) for path in written]) if as_json else "\n".join(map(str, written)))
 

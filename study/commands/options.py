@@ -106,7 +106,7 @@ class Formats(click.ParamType[list[str]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The formats; raises InputError for an unknown one."""
         for name in (found := listed(value)):
-            if name not in (known := ("svg", "pdf", "png")):
+            if name not in (known := ("svg", "pdf", "png", "csv")):
                 raise InputError.at("--formats", f"{shown(name)} is not a format of figures; choose from {', '.join(known)}")
         return found
 
@@ -126,7 +126,7 @@ def figure_options(command: Any) -> Any:
             default="svg",
             show_default=True,
             type=Formats(),
-            help="Some of svg,pdf,png; SVG is always written.",
+            help="Some of svg,pdf,png,csv; SVG is always written, csv is the figure's data.",
         ),
     ):
         command = option(command)

@@ -58,4 +58,4 @@ def save_multiverse(multiverse: Multiverse, into: Path, formats: Sequence[Format
     text = json.dumps(rounded_all(multiverse.to_dict()), indent=1, ensure_ascii=False, allow_nan=False)
     write_atomically(into / "multiverse.json", text.encode() + b"\n")
     if not (data := frame(multiverse)).empty:
-        save_in(draw(drawable(data)), into, "answer_by_convention", formats)
+        save_in(draw(shown := drawable(data)), into, "answer_by_convention", formats, shown)

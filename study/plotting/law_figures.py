@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from study.base.errors import InputError
 from study.laws.estimation import DEFAULT_SETTINGS, Settings
@@ -38,8 +37,8 @@ def draw_all(
     fitted = fit_table(query, law, settings, held_out)
     frames = {name: (frame(fitted), draw) for name, (frame, draw) in FIGURES.items()}
     frames["exponents_by_convention"] = (_exponents(fitted), answer_by_convention.draw)
-    figures: dict[str, Figure] = {name: draw(drawable(data)) for name, (data, draw) in frames.items() if not data.empty}
-    return [file for name, figure in figures.items() for file in save_in(figure, into, name, formats)]
+    shown = {name: (drawable(data), draw) for name, (data, draw) in frames.items() if not data.empty}
+    return [file for name, (data, draw) in shown.items() for file in save_in(draw(data), into, name, formats, data)]
 
 
 def _exponents(fitted: LawFit) -> pd.DataFrame:

@@ -64,7 +64,7 @@ Panels = tuple[Figure, list[Axes]]
 MARKERS = "osD^vP*X"
 
 StyleName = Literal["page", "paper"]
-Format = Literal["svg", "pdf", "png"]
+Format = Literal["svg", "pdf", "png", "csv"]
 
 
 @dataclass(frozen=True)
@@ -451,18 +451,23 @@ _LEVEL = re.compile(rb' transform="rotate\(-0 [^"]*"')
 """Places of coordinates in an SVG, numbers with more decimals than they need, and turns of text by nothing."""
 
 
-def save_in(figure: Figure, folder: Path, name: str, formats: Iterable[Format] = ()) -> list[Path]:
+def save_in(
+    figure: Figure, folder: Path, name: str, formats: Iterable[Format] = (), data: pd.DataFrame | None = None
+) -> list[Path]:
     """Write `<name>.svg`, and the file of each of `formats`, without dates or versions, and return the files.
 
-    Earlier files of other formats, now outdated, are removed.
+    The format csv is the figure's `data`. Earlier files of other formats, now outdated, are removed.
     """
-    remove_figure(folder, name, keep := {"svg", *formats})
+    remove_figure(folder, name, (keep := {"svg", *formats}) | ({"csv"} if data is None else set()))
     for text in figure.findobj(Text):
         text.set_text(visible(text.get_text()))  # names come from tables; XML holds no control characters
     for axes in figure.axes:
         for spine in axes.spines.values():
             spine.axis = None  # else each layout checks every tick for overhang
     written = []
+    if data is not None and "csv" in keep:
+        written.append(folder / f"{name}.csv")
+        write_atomically(written[0], data.to_csv(index=False, lineterminator="\n").encode())
     for kind, metadata in _UNDATED.items():
         if kind in keep:
             buffer = io.BytesIO()
@@ -481,7 +486,7 @@ def shortened(svg: bytes) -> bytes:
 
 def remove_figure(folder: Path, name: str, keep: Iterable[str] = ()) -> None:
     """Remove a figure's files, except those of the formats to `keep`."""
-    for kind in _UNDATED.keys() - set(keep):
+    for kind in {*_UNDATED, "csv"} - set(keep):
         (folder / f"{name}.{kind}").unlink(missing_ok=True)
 
 

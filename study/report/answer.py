@@ -196,8 +196,8 @@ def report(
     """Rebuild ledger, scores, fits, figures and answer.md of a sweep from its records.
 
     `include_unbracketed` admits cells whose best learning rate lies at an edge of the tried range to comparisons. Figures have
-    the width of a `style`, and `formats` beside SVG. `page` is the file of an HTML page with the whole answer. Raises
-    InputError if the folder has no readable sweep.yaml or holds a file that is not a record.
+    the width of a `style`, and `formats` beside SVG, of which csv is their data. `page` is the file of an HTML page with the
+    whole answer. Raises InputError if the folder has no readable sweep.yaml or holds a file that is not a record.
     """
     records = folder.records()
     ledger = as_read(folder.write_ledger(records))
@@ -222,7 +222,7 @@ def _drawn(evidence: Evidence, name: str, formats: Sequence[Format]) -> Figure |
         remove_figure(evidence.folder.figures, name)
         return None
     figure = module.draw(data)
-    save_in(figure, evidence.folder.figures, name, formats)
+    save_in(figure, evidence.folder.figures, name, formats, data)
     return figure
 
 

@@ -828,6 +828,17 @@ def test_a_file_is_drawn_once_and_holds_what_savefig_would_write(
     assert draw.call_count == 2
 
 
+def test_the_format_csv_is_the_data_of_a_figure_and_goes_with_it(evidence: Evidence, tmp_path: Path) -> None:
+    data = drawable(loss_against_flops.frame(evidence))
+    files = save_in(loss_against_flops.draw(data), tmp_path, "flops", ["csv"], data)
+    assert [file.name for file in files] == ["flops.csv", "flops.svg"]
+    read = pd.read_csv(tmp_path / "flops.csv", keep_default_na=False)
+    assert read["loss_nats"].tolist() == data["loss_nats"].tolist()
+    assert read["line"].tolist() == data["line"].tolist()
+    save_in(loss_against_flops.draw(data), tmp_path, "flops", data=data)
+    assert [file.name for file in tmp_path.iterdir()] == ["flops.svg"]
+
+
 def test_losses_that_are_nearly_equal_leave_the_title_right_above_its_panel() -> None:
     with theme():
         figure, (panel,) = panels(["a title as long as its panel is wide, of losses that are nearly equal"], "tokens", LOSS)

@@ -128,7 +128,7 @@ def test_figures_without_room_are_named_and_long_tables_cut(folder: SweepFolder,
     [
         (["--html", "{folder}"], "is a folder, not a file; without a file, --html comes last: study report"),
         (["{folder}", "--html", "gone/x.html"], "gone is not a folder; create it first"),
-        (["{folder}", "--formats", "gif"], "'gif' is not a format of figures; choose from svg, pdf, png"),
+        (["{folder}", "--formats", "gif"], "'gif' is not a format of figures; choose from svg, pdf, png, csv"),
     ],
 )
 def test_a_page_or_format_that_cannot_be_written_is_refused_at_once(tmp_path: Path, options: list[str], expected: str) -> None:
