@@ -194,13 +194,17 @@ def draw(data: pd.DataFrame) -> Figure:
     return figure
 
 
+_TALLEST = 8.2
+"""Inches of the panels of a column, so that title and legend fit its page, too."""
+
+
 def _grid(variables: int) -> tuple[Figure, list[tuple[Axes, Axes]]]:
     """A figure, and the two panels of each variable: side by side on a page, and one below the other in a column."""
     if style().columns > 1:
         figure = wide_figure(5.2)
         upper, lower = figure.subplots(2, variables, sharex="col", sharey="row", squeeze=False, height_ratios=(3, 2))
         return figure, list(zip(upper, lower, strict=True))
-    figure = wide_figure(3.4 * variables + 0.6)
+    figure = wide_figure(min(3.4 * variables + 0.6, _TALLEST))
     panels = figure.subplots(2 * variables, 1, height_ratios=(3, 2) * variables)
     for above, below in (pairs := list(zip(panels[::2], panels[1::2], strict=True))):
         below.sharex(above)

@@ -174,12 +174,14 @@ def _ratio(table: pd.DataFrame, digits: int) -> pd.Series[float]:
 
 def _draw_line(axes: Axes, runs: pd.DataFrame, style: tuple[str, str]) -> None:
     colour, marker = style
-    axes.scatter(runs["x"], runs["loss_nats"], color=colour, marker=marker, s=18, alpha=0.5, linewidths=0)
+    axes.scatter(runs["x"], runs["loss_nats"], color=colour, marker=marker, s=18, edgecolor="white", linewidths=0.5, zorder=4)
     means = runs.drop_duplicates("cell").sort_values(["place", "width"])
     axes.plot(means["x"], means["mean_nats"], color=colour, linewidth=1.4)
     if means["low_nats"].notna().all():
         reach = [means["mean_nats"] - means["low_nats"], means["high_nats"] - means["mean_nats"]]
-        axes.errorbar(means["x"], means["mean_nats"], reach, color=colour, capsize=3, linewidth=1.2, linestyle="none")
+        axes.errorbar(
+            means["x"], means["mean_nats"], reach, color=colour, capsize=3, linewidth=0.8, linestyle="none", alpha=0.7
+        )
     explain(axes, runs, "x", "loss_nats")
 
 

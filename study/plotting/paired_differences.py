@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -94,20 +95,19 @@ def _row(pair: Comparison | Average) -> dict[str, Any]:
 def draw(data: pd.DataFrame) -> Figure:
     """One row per pair under its family's name; left of zero the first side is better.
 
-    If every family compares the same two, its name stands for the pair. Thirty pairs fit a page. An interval that reaches much
-    farther than most ends in an arrow at the edge.
+    If every family compares the same two, its name stands for the pair. Thirty pairs fit a page, and of more the largest
+    differences are shown. An interval that reaches much farther than most ends in an arrow at the edge.
     """
-    data = in_unit(data)
+    every = in_unit(data).reset_index(drop=True)
+    data = _fitting(every)
     first, second = data["sides"].iloc[0] if data["sides"].nunique() == 1 else ("first", "second")
     counts = data["n_sequences"].astype(str) + " sequences, " + data["n_seeds"] + " seeds"
     with theme():
         rows = _rows(data)
-        few = len(rows) <= _FEW
-        letters = int(letters_in(style().width * _NAMES) * (1 if few else 1.2))
-        names = [in_lines(label, letters) for label, _ in rows]
+        few, names = _names(rows)
         deep = [1 + name.count("\n") for name in names]
         places = (pd.Series(deep).cumsum() - pd.Series(deep) / 2).tolist()
-        figure = wide_figure(max(_SHORTEST, 1.1 + (_ROOMY if few else max(_TIGHT, _PAGE / sum(deep))) * sum(deep)))
+        figure = wide_figure(max(_SHORTEST, 1.1 + (_ROOMY * sum(deep) if few else max(_tight() * sum(deep), _ROOMY * _FEW))))
         axes = figure.subplots()
         axes.axvline(0, color="black", linewidth=1)
         edges = _edges(data)
@@ -133,7 +133,8 @@ def draw(data: pd.DataFrame) -> Figure:
         equal = " or ".join(data["equal"].unique())
         common = f"; {counts.iloc[0]}" if counts.nunique() == 1 else ""
         note = f"{first} minus {second} at equal {equal}; 95% intervals{common}"
-        title_above(figure, _finding(data), note)
+        shown = f"; the {len(data)} largest of {len(every)} are shown" if len(data) < len(every) else ""
+        title_above(figure, _finding(every), note + shown)
         seen = [status for status in _LOOK if status in set(data["status"])]
         cut = [] if edges is None else [Line2D([], [], color="#777777", marker=">", label="interval goes on beyond the edge")]
         legend_below(figure, [*map(_key, seen), *cut])
@@ -173,6 +174,36 @@ def _told(tested: pd.DataFrame) -> str:
     told = [f"{side} better in {count}" for side, count in lower.most_common(_MOST_SIDES)]
     others = sum(lower.values()) - sum(count for _, count in lower.most_common(_MOST_SIDES))
     return ": ".join(filter(None, (str(len(decided)), ", ".join([*told, *([f"others in {others}"] if others else [])]))))
+
+
+def _tight() -> float:
+    """Inches per line of names with many rows, in the style's type."""
+    return _TIGHT * style().points / 9
+
+
+def _names(rows: Sequence[tuple[str, object]]) -> tuple[bool, list[str]]:
+    """Whether rows are few enough to be roomy, and their labels in lines."""
+    for few in (True, False):
+        letters = int(letters_in(style().width * _NAMES) * (1 if few else 1.2))
+        names = [_in_lines(label, letters) for label, _ in rows]
+        if few and sum(1 + name.count("\n") for name in names) <= _FEW:
+            break
+    return few, names
+
+
+_in_lines = cache(in_lines)
+
+
+def _fitting(data: pd.DataFrame) -> pd.DataFrame:
+    """The averages and the pairs of the largest differences, as many as fit a page."""
+    averages = data["family"] == AVERAGES
+    largest = data.loc[~averages, "estimate_nats"].abs().sort_values(ascending=False, kind="stable").index
+    for count in range(len(largest), 0, -1):
+        shown = data[averages | data.index.isin(largest[:count])]
+        _, names = _names(_rows(shown))
+        if sum(1 + name.count("\n") for name in names) * _tight() <= _PAGE:
+            break
+    return shown
 
 
 def _rows(data: pd.DataFrame) -> list[tuple[str, dict[Hashable, Any] | None]]:

@@ -525,6 +525,12 @@ def test_thirty_pairs_fit_a_page_and_a_family_of_one_pair_has_one_line(evidence:
     figure = paired_differences.draw(pd.concat(families, ignore_index=True))
     assert figure.get_figheight() < 11
     assert len(figure.axes[0].get_yticks()) == 30 + 5
+    many = pd.concat([rows.assign(family=f"condition {number}") for number in range(14)], ignore_index=True)
+    figure = paired_differences.draw(many)
+    assert figure.get_figheight() < 9.3
+    assert "largest of 84 are shown" in title_of(figure).replace("\n", " ")
+    with drawn_as("paper"):
+        assert paired_differences.draw(data).get_figheight() < 9.3
     one_each = [rows.head(1).assign(family=f"condition {number}") for number in range(5)]
     (axes,) = paired_differences.draw(pd.concat(one_each, ignore_index=True)).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == [f"condition {number}" for number in range(5)]
