@@ -35,7 +35,7 @@ _NAMES = 0.48
 _GAP = "\N{NO-BREAK SPACE}" * 8
 """Between the two sides below the axis; SVG shows common spaces as one."""
 
-_ROOMY, _TIGHT = 0.24, 0.15
+_ROOMY, _TIGHT = 0.24, 0.11
 """Inches per line of names: with few rows, and the least with many."""
 
 _SHORTEST = 2.1
@@ -133,7 +133,8 @@ def draw(data: pd.DataFrame) -> Figure:
         equal = " or ".join(data["equal"].unique())
         common = f"; {counts.iloc[0]}" if counts.nunique() == 1 else ""
         note = f"{first} minus {second} at equal {equal}; 95% intervals{common}"
-        shown = f"; the {len(data)} largest of {len(every)} are shown" if len(data) < len(every) else ""
+        pairs, of = ((rows["family"] != AVERAGES).sum() for rows in (data, every))
+        shown = f"; the {pairs} largest of {of} pairs are shown" if pairs < of else ""
         title_above(figure, _finding(every), note + shown)
         seen = [status for status in _LOOK if status in set(data["status"])]
         cut = [] if edges is None else [Line2D([], [], color="#777777", marker=">", label="interval goes on beyond the edge")]

@@ -528,7 +528,7 @@ def test_thirty_pairs_fit_a_page_and_a_family_of_one_pair_has_one_line(evidence:
     many = pd.concat([rows.assign(family=f"condition {number}") for number in range(14)], ignore_index=True)
     figure = paired_differences.draw(many)
     assert figure.get_figheight() < 9.3
-    assert "largest of 84 are shown" in title_of(figure).replace("\n", " ")
+    assert "largest of 84 pairs are shown" in title_of(figure).replace("\n", " ")
     with drawn_as("paper"):
         assert paired_differences.draw(data).get_figheight() < 9.3
     one_each = [rows.head(1).assign(family=f"condition {number}") for number in range(5)]
