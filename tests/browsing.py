@@ -47,6 +47,19 @@ def browser(*more: str) -> Iterator[Any]:
         yield page
 
 
+PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+
+UNREACHABLE = """
+const reached = "a[href], button, input, select, summary, [tabindex='0']";
+return [...document.querySelectorAll("body *")].filter(node => {
+    const { overflowX, overflowY } = getComputedStyle(node), scrolls = overflow => ["auto", "scroll"].includes(overflow);
+    const wide = scrolls(overflowX) && node.scrollWidth > node.clientWidth + 1;
+    const high = scrolls(overflowY) && node.scrollHeight > node.clientHeight + 1;
+    return (wide || high) && node.checkVisibility() && !node.matches(reached) && !node.querySelector(reached);
+}).map(node => node.outerHTML.slice(0, 200));
+"""
+"""What scrolls, but not by the keyboard: the rule scrollable-region-focusable of axe-core."""
+
 WORDS = """
 const words = node => node.nodeType === 3 ? node.data : node.matches?.("style, script") ? "" :
     [...(node.shadowRoot?.childNodes ?? []), ...node.childNodes].map(words).join(" ");

@@ -21,6 +21,7 @@ from study.base.durable_files import own_content, write_atomically
 from study.base.quantities import plural
 from study.base.text import file_name, printable, visible
 from study.plotting.hover import inline_svg
+from study.plotting.style import title_of
 from study.report.markdown_html import html_of
 from study.store.sweep_folder import SweepFolder
 
@@ -64,7 +65,8 @@ def write_page(evidence: Evidence, answer: str, figures: Mapping[str, Figure], f
     drawn: dict[str, str] = {}
     for name, figure in figures.items():
         source = (folder.figures / f"{name}.svg").read_text()
-        element = f'<span class="figure">{inline_svg(figure, source, name)}</span>'
+        named = f'role="region" aria-label="{_text(title_of(figure))}"'
+        element = f'<span class="figure" tabindex="0" {named}>{inline_svg(figure, source, name)}</span>'
         room -= len(element.encode())
         drawn[f"figures/{name}.svg"] = element if room > 0 else f"Left out to keep this page small: figures/{name}.svg"
     page = _framed(evidence.sweep.question, f"<main>{_body(answer, drawn.get)}{_reproduction(evidence)}</main>")
@@ -147,8 +149,8 @@ def _reproduction(evidence: Evidence) -> str:
     listed = "".join(f"<dt>{_text(what)}</dt><dd>{_text(words)}</dd>" for what, words in facts.items())
     code = "\n".join(map(html.escape, commands))
     return (
-        f"<h2>How to reproduce this</h2><pre>{code}</pre><p>The runs were trained with:</p><dl>{listed}</dl>"
-        f"<details><summary>The sweep file</summary><pre>{html.escape(_sweep_file(folder))}</pre></details>"
+        f'<h2>How to reproduce this</h2><pre tabindex="0">{code}</pre><p>The runs were trained with:</p><dl>{listed}</dl>'
+        f'<details><summary>The sweep file</summary><pre tabindex="0">{html.escape(_sweep_file(folder))}</pre></details>'
     )
 
 

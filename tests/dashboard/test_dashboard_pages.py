@@ -17,7 +17,7 @@ from study.counting.parameters import parameters
 from study.store.ownership import work_lock
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import ChosenRun, GoalLook, GoalPath, SweepFolder
-from tests.browsing import WORDS, browser, needs_browser, served
+from tests.browsing import UNREACHABLE, WORDS, browser, needs_browser, served
 from tests.dashboard.test_dashboard_answers import MALICE
 from tests.synthetic import SWEEP, add_run, depth_or_width, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_scores
@@ -37,11 +37,19 @@ return document.readyState === "complete" && !document.querySelector("[aria-busy
 NAMELESS = """
 const named = "input, select, button, a, summary, [tabindex='0'], svg[role=img], figure img";
 return [...document.querySelectorAll(named)].filter(node => {
-    const label = node.labels?.[0]?.textContent ?? "";
+    const label = node.labels?.[0]?.textContent ?? node.querySelector("img")?.alt ?? "";
     return !(label + node.textContent + (node.getAttribute("aria-label") ?? "") + (node.alt ?? "")).trim();
 }).map(node => node.outerHTML.slice(0, 200));
 """
 """Controls, links and figures that a reader of the screen could not name."""
+
+CUT = """
+return [...document.querySelectorAll(".wide-words")].filter(node => node.getBoundingClientRect().right > innerWidth)
+    .map(node => node.outerHTML.slice(0, 200));
+"""
+"""Verdicts that reach beyond the screen."""
+
+TABS = ("answer", "goal", "runs", "figures", "file")
 
 CONTRASTS = """
 const brightness = text => {
@@ -374,11 +382,13 @@ def test_names_texts_and_answers_of_a_stranger_stay_text_on_every_page(shown: Sh
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_page_can_be_read_on_a_phone_and_named_by_a_screen_reader(shown: Shown, theme: str, tmp_path: Path) -> None:
+    run = min(path.name for path in (shown.live.path.parents[2] / "made_up" / "runs").iterdir())
     shown.sized(390, 844, phone=True)
     try:
         for asked in (
             {},
-            {"page": "sweep", "sweep": "made_up", "tab": "runs"},
+            *({"page": "sweep", "sweep": "made_up", "tab": tab} for tab in TABS),
+            {"page": "run", "sweep": "made_up", "run": run},
             {"page": "scaling", "sweeps": "made_up"},
             {"page": "knobs", "sweep": "made_up"},
             {"page": "what-if"},
@@ -386,10 +396,12 @@ def test_every_page_can_be_read_on_a_phone_and_named_by_a_screen_reader(shown: S
             shown.open(**asked, theme=theme)
             width = shown.page.execute_script("return document.documentElement.scrollWidth")
             assert width <= 390, f"{asked} is {width} wide"
-            assert shown.page.execute_script(NAMELESS) == [], asked
-            assert shown.page.execute_script(CONTRASTS) == [], asked
-            assert shown.count("h1") == 1
-            assert shown.page.save_screenshot(str(tmp_path / f"{theme}-{asked.get('page', 'sweeps')}.png"))
+            for wrong in (NAMELESS, CONTRASTS, UNREACHABLE, CUT):
+                assert shown.page.execute_script(wrong) == [], asked
+            assert shown.count("h1:not(.answer h1)") == 1
+            assert shown.page.save_screenshot(
+                str(tmp_path / f"{theme}-{asked.get('page', 'sweeps')}-{asked.get('tab', '')}.png")
+            )
         ground = shown.page.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert ground == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 28)"}[theme]
     finally:

@@ -20,8 +20,9 @@ from study.report import page
 from study.report.answer import Answer, report
 from study.report.figures import FIGURES
 from study.store.sweep_folder import SweepFolder
-from tests.browsing import browser, needs_browser
+from tests.browsing import PHONE, UNREACHABLE, browser, needs_browser
 from tests.synthetic import SWEEP, add_run, depth_or_width, run_config, sweep_folder
+from tests.waiting import until
 
 MALICE = "<img src=http://evil.example/x onerror=alert(1)><script>alert(2)</script> ![p](http://evil.example/p.png)"
 """What a stranger may have written into a sweep file or a record."""
@@ -159,6 +160,27 @@ def test_a_browser_without_a_network_opens_the_page_and_tells_a_point(folder: Sw
             chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", emulated)
             shade = chromium.execute_script("return getComputedStyle(document.body).backgroundColor")
             assert (sum(map(int, re.findall(r"\d+", shade))) < 3 * 64) == dark
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_a_phone_and_its_figures_scroll_by_the_keyboard(folder: SweepFolder, scheme: str) -> None:
+    from selenium.webdriver import Keys
+
+    with browser() as chromium:
+        chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
+        emulated = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", emulated)
+        chromium.get((folder.path / "report.html").as_uri())
+        for opened in (False, True):
+            chromium.execute_script("document.querySelectorAll('details').forEach(one => one.open = arguments[0])", opened)
+            assert chromium.execute_script("return document.documentElement.scrollWidth") <= 390
+            assert chromium.execute_script(UNREACHABLE) == []
+        figure = chromium.find_element("css selector", ".figure")
+        assert figure.get_attribute("role") == "region"
+        assert figure.get_attribute("aria-label") == figure.find_element("css selector", "svg").get_attribute("aria-label")
+        figure.send_keys(Keys.ARROW_RIGHT)
+        until(lambda: chromium.execute_script("return arguments[0].scrollLeft", figure) > 0, 10)
 
 
 def _tip(chromium: Any) -> str:

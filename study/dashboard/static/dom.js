@@ -155,7 +155,7 @@ export function table(id, caption, columns, rows, usual = "", filter = "") {
     body.replaceChildren(...kept.slice(0, most).map(row => el("tr", {}, shown.map((one, place) => {
       const content = one.cell ? one.cell(row) : KINDS[one.kind ?? "text"](row[one.key]);
       return el(place === 0 && !one.cell?.box ? "th" : "td",
-        { scope: place === 0 ? "row" : null, class: [isNumber(one.kind) ? "number" : "", one.class ?? ""].join(" ").trim() || null }, content);
+        { scope: place === 0 ? "row" : null, "data-label": one.label, class: [isNumber(one.kind) ? "number" : "", one.class ?? ""].join(" ").trim() || null }, content);
     }))));
     after.replaceChildren(kept.length > most
       ? el("button", { id: `${id}-more`, type: "button", onclick: () => again({ [`${id}-rows`]: most + 5 * PAGE }, `${id}-more`) },
