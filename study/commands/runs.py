@@ -101,8 +101,8 @@ def stop(folder: Path, as_json: bool) -> None:
 def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
     """Try failed runs and scores again.
 
-    The next launch, or study score, resumes those that ended as FAILED, HUNG or OOM, or those of the named RUNs, from their last
-    checkpoints. A named run that was excluded is trained anew. Every record is kept among the past attempts of its run.
+    The next launch, or study score, resumes those that ended as FAILED, HUNG or OOM, or those of the named RUNs, from their
+    last checkpoints. A named run that was excluded is trained anew. Every record is kept among the past attempts of its run.
     """
     from study.base.quantities import plural
     from study.base.text import printable

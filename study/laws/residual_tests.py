@@ -165,9 +165,11 @@ def _chance_within(fitted: Fit, terms: Floats) -> float | None:
         return None
     basis = _directions(held)
     added = _directions(more - basis @ (basis.T @ more))
+    if added.shape[1] == 0:
+        return None
     scores = _means(added * (left - basis @ (basis.T @ left)), clusters) * np.bincount(clusters)[:, None]
     count, tests = scores.shape
-    if tests == 0 or count < tests + 2 or np.linalg.matrix_rank(scores - scores.mean(axis=0)) < tests:
+    if count < tests + 2 or np.linalg.matrix_rank(scores - scores.mean(axis=0)) < tests:
         return None
     mean = scores.mean(axis=0)
     squared = count * mean @ np.linalg.solve(np.atleast_2d(np.cov(scores.T)), mean)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,15 @@ def test_the_test_of_bends_is_fair(luck: bool) -> None:
     assert len(known) == 60
     assert np.mean(known < 0.05) <= 0.15
     assert luck or np.mean(known < 0.5) == pytest.approx(0.5, abs=0.2), "three tests at once are cautious"
+
+
+def test_clusters_of_two_sizes_leave_no_curvature_to_look_for_within_them() -> None:
+    """Less its mean, every function of two sizes has one direction, which the exponent of the law takes."""
+    sizes = np.array([*[1e6, 2e6] * 12, 4e6])
+    points = Observations.of({"parameters": sizes}, 12 * sizes**-0.1 * np.exp(np.random.default_rng(0).normal(0, 0.01, 25)))
+    fitted = fit(LAWS["power"], replace(points, clusters=np.arange(25) // 2), Settings(bootstrap=0, starts=16))
+    chance = bend_of_residuals(fitted)
+    assert chance is None or 0 < chance <= 1
 
 
 def missing_its_largest() -> LawFit:

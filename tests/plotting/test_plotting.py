@@ -741,7 +741,7 @@ def test_the_title_of_pairs_names_the_sides_that_are_lower_and_counts_averages_a
     three = data.head(3).assign(sides=sides[:3].tolist(), estimate_nats=[0.1, -0.1, -0.2], status="decided", family="one")
     title = title_of(paired_differences.draw(three)).replace("\n", " ")
     assert title.startswith("3 of 3 pairs differ significantly: kind=unigram better in 2, kind=wordpiece better in 1")
-    average = data.tail(1).assign(sides=[("deeper", "shallower")], estimate_nats=0.1, status="decided")
+    average = data.tail(1).assign(sides=pd.Series([("deeper", "shallower")]).tolist(), estimate_nats=0.1, status="decided")
     average["family"] = paired_differences.AVERAGES
     title = title_of(paired_differences.draw(pd.concat([average, three.assign(status="undecided")], ignore_index=True)))
     assert title.replace("\n", " ").startswith("0 of 3 pairs differ significantly; of 1 average 1: shallower better in 1")
