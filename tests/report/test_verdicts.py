@@ -368,7 +368,11 @@ def test_each_committed_sweep_has_its_answer_here() -> None:
     assert {*ANSWERED} == {path.parent.name for path in REFERENCE.glob("*/sweep.yaml")}
 
 
-@pytest.mark.parametrize("name", ANSWERED)
+LONG = ("miniatures", "loss_and_scores", "size_and_tokens")
+"""The sweeps whose laws and scores take seconds."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in ANSWERED])
 def test_a_committed_sweep_is_answered_in_one_sentence_of_plain_words(name: str) -> None:
     verdict = verdict_of(gather(SweepFolder(REFERENCE / name)))
     assert re.search(ANSWERED[name], verdict.sentence), verdict.sentence
