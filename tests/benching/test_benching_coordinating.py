@@ -33,17 +33,17 @@ def test_a_simulated_sweep_ends_every_run_once(tmp_path: Path) -> None:
 
 
 def test_the_figures_name_the_sweep_and_are_seconds_and_bytes() -> None:
-    rows = rows_of(Costs(10_000, 1_000, 1.5, 0.0048, 0.0034, 8.8, 8.6, 1.1, 650_000_000))
+    rows = rows_of(Costs(10_000, 1_000, 1.5, 0.0048, 0.0034, 8.8, 8.6, 1.1, 0.4, 650_000_000))
     assert (rows[1]["what"], rows[1]["value"]) == ("each of 10,000 runs on 1,000 slots", 0.0048)
-    assert [row["unit"] for row in rows] == [*["s"] * 6, "bytes"]
+    assert [row["unit"] for row in rows] == [*["s"] * 7, "bytes"]
 
 
 def test_of_two_measurements_each_figure_is_the_lower() -> None:
     quiet, upset = (
-        Costs(100, 10, 1.0, 0.005, 0.003, 9.0, 8.0, 0.2, 650),
-        Costs(100, 10, 2.0, 0.014, 0.004, 8.0, 9.0, 0.1, 700),
+        Costs(100, 10, 1.0, 0.005, 0.003, 9.0, 8.0, 0.2, 0.03, 650),
+        Costs(100, 10, 2.0, 0.014, 0.004, 8.0, 9.0, 0.1, 0.04, 700),
     )
-    assert lower(quiet, upset) == lower(upset, quiet) == Costs(100, 10, 1.0, 0.005, 0.003, 8.0, 8.0, 0.1, 650)
+    assert lower(quiet, upset) == lower(upset, quiet) == Costs(100, 10, 1.0, 0.005, 0.003, 8.0, 8.0, 0.1, 0.03, 650)
 
 
 @pytest.mark.slow
