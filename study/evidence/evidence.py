@@ -178,6 +178,10 @@ class Evidence:
         """By cell name, the variants among which its losses compare (study.evidence.cells.scales_of)."""
         return scales_of(self.cells)
 
+    def panel_of(self, cell: CellResult) -> str:
+        """A cell's budget in words, with its group of losses where those of all cells do not compare."""
+        return ", ".join(filter(None, (budget_words(cell.budget), self.scales[cell.name])))
+
     def panels(self, scales: Mapping[str, str] | None = None) -> dict[str, tuple[CellResult, ...]]:
         """The cells of each panel: one per family label; beyond MOST_PANELS one per variant and budget, or one per budget.
 

@@ -6,7 +6,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from study.base.quantities import budget_words
 from study.evidence.cells import by_budget
 from study.evidence.evidence import Evidence
 from study.evidence.gains import pareto_front
@@ -40,7 +39,7 @@ def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
     front = {cell.name for cell in pareto_front(evidence.cells, lambda cell: counted[cell.name])}
     rows = [
         {
-            "panel": ", ".join(filter(None, (budget_words(cell.budget), evidence.scales[cell.name]))),
+            "panel": evidence.panel_of(cell),
             "count": count,
             count: counted[cell.name],
             "on_front": cell.name in front,

@@ -14,7 +14,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, ScalarFormatter
 
-from study.base.quantities import budget_words, compact
+from study.base.quantities import compact
 from study.counting.architecture import Architecture
 from study.counting.parameters import parameters
 from study.evidence.evidence import MOST_PANELS, Evidence
@@ -36,12 +36,12 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     parameters at the FFN ratio of the median cell; fewer than two depths or widths have none. Each panel is a budget, the
     smallest first.
     """
-    usable, scales = [cell for cell in evidence.cells if cell.usable], evidence.scales
+    usable = [cell for cell in evidence.cells if cell.usable]
     budgets = list(dict.fromkeys(cell.budget for cell in sorted(usable, key=lambda cell: cell.tokens)))[-MOST_PANELS:]
     rows = [
         {
-            "panel": ", ".join(filter(None, (budget_words(cell.budget), scales[cell.name]))),
-            "scale": scales[cell.name],
+            "panel": evidence.panel_of(cell),
+            "scale": evidence.scales[cell.name],
             "unit": cell.unit,
             "depth": cell.architecture.depth,
             "width": cell.architecture.width,

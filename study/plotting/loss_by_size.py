@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from study.base.quantities import budget_words, plural
+from study.base.quantities import plural
 from study.evidence.cells import CellResult, run_ids_in, shorten_run_ids
 from study.evidence.evidence import Evidence
 from study.evidence.families import Family
@@ -68,7 +68,7 @@ class LossBySize:
             for family in evidence.families
             for cell in under_every_start(family.cells, evidence.cells)
             if cell.usable
-            for row in self._rows(cell, family, evidence.half_width(cell), evidence.scales[cell.name])
+            for row in self._rows(cell, family, evidence)
         ]
         if not rows:
             return pd.DataFrame()
@@ -77,10 +77,10 @@ class LossBySize:
         traded, fixed = self._on_lines(table[table["family"] != ""], True), self._on_lines(table, False)
         return fixed if self.size == "heads" or len(fixed) > len(traded) else traded
 
-    def _rows(self, cell: CellResult, family: Family, half: float | None, scale: str) -> list[dict[str, object]]:
-        mean = cell.losses.mean()
+    def _rows(self, cell: CellResult, family: Family, evidence: Evidence) -> list[dict[str, object]]:
+        mean, half = cell.losses.mean(), evidence.half_width(cell)
         shared = {
-            "panel": ", ".join(filter(None, (budget_words(family.budget), scale))),
+            "panel": evidence.panel_of(cell),
             "family": family.size,
             "cell": cell.name,
             **of_cell(cell),
@@ -92,7 +92,7 @@ class LossBySize:
             "tokens": cell.tokens,
             "unigram_entropy_nats": cell.unigram_entropy_nats,
             "unit": cell.unit,
-            "scale": scale,
+            "scale": evidence.scales[cell.name],
         }
         losses = zip(cell.runs, cell.losses.mean(axis=1), strict=True)
         return [{**shared, "run_id": run, "loss_nats": loss} for run, loss in losses]
@@ -141,8 +141,7 @@ class LossBySize:
             axes[0].xaxis.set_minor_locator(NullLocator())
             axes[0].xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             finding, note = _title(data, _NAME[self.size], cut)
-            plateau = "".join(dict.fromkeys(mark_plateau(same, rows) for same, rows in by_scale(axes, data)))
-            title_above(figure, incomparable(data) or finding, note + plateau)
+            title_above(figure, incomparable(data) or finding, note + mark_plateau(axes, data))
             legend_below(figure, style_key(styles), columns=2)
         return figure
 

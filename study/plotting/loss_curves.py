@@ -15,7 +15,6 @@ from study.evidence.evidence import Evidence
 from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import (
-    by_scale,
     incomparable,
     legend_below,
     log_ticks,
@@ -83,7 +82,7 @@ def draw(data: pd.DataFrame) -> Figure:
             for (line, kind), runs in curves[curves["panel"] == name].groupby(["line", "kind"], sort=False):
                 _draw_seeds(panel, over_seeds(runs), styles[str(line)] | _OF[str(kind)], str(kind))
         log_ticks(axes[0])
-        plateau = "".join(dict.fromkeys(mark_plateau(same, rows) for same, rows in by_scale(axes, data)))
+        plateau = mark_plateau(axes, data)
         finding = incomparable(data) or _lowest(data[validated], len(names) > 1)
         title_above(figure, finding, _counts(data) + plateau)
         legend_below(figure, line_key(styles), columns=3)

@@ -202,8 +202,12 @@ def style_key(styles: Mapping[Any, tuple[str, str]], of: str = "") -> list[Line2
     return [Line2D([], [], color=colour, marker=mark, label=f"{of}{name}") for name, (colour, mark) in styles.items()]
 
 
-def mark_plateau(panels: Sequence[Axes], rows: pd.DataFrame) -> str:
+def mark_plateau(axes: Sequence[Axes], data: pd.DataFrame) -> str:
     """Draw the unigram entropy as a labelled line where it is near the range of panels, else return the title's note on it."""
+    return "".join(dict.fromkeys(_mark_plateau(panels, rows) for panels, rows in by_scale(axes, data)))
+
+
+def _mark_plateau(panels: Sequence[Axes], rows: pd.DataFrame) -> str:
     known = rows["unigram_entropy_nats"].dropna()
     if known.empty:
         return ""
