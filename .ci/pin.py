@@ -43,7 +43,7 @@ HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
 def blocks_of(text: str) -> dict[str, str]:
-    """The requirements of a file by name, each with its hashes; a name whose version differs between platforms has them all."""
+    """Return a file's requirements by name, with their hashes; a name whose version differs between platforms has them all."""
     blocks: dict[str, str] = {}
     for match in BLOCK.finditer(text):
         blocks[match["name"]] = blocks.get(match["name"], "") + match[0] + "\n"
@@ -51,7 +51,7 @@ def blocks_of(text: str) -> dict[str, str]:
 
 
 def compiled(sources: list[str], given: str) -> dict[str, str]:
-    """The newest versions that satisfy `sources` and the requirements `given`, for all platforms, as wheels alone."""
+    """Return the newest versions that satisfy `sources` and the requirements `given`, for all platforms, as wheels alone."""
     command = [UV, "pip", "compile", *sources, "-", "--universal", "--python-version", OLDEST_PYTHON, "--no-build"]
     form = ["--generate-hashes", "--no-header", "--no-annotate", "--fork-strategy", "fewest", "--quiet"]
     done = subprocess.run([*command, *form], input=given, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
@@ -59,7 +59,7 @@ def compiled(sources: list[str], given: str) -> dict[str, str]:
 
 
 def with_cpu_builds(torch: str, before: str) -> str:
-    """The requirement of torch with the hashes of its builds for a CPU; without the index they stay as in `before`."""
+    """Return the requirement of torch with the hashes of its builds for a CPU; without the index they stay as in `before`."""
     version = BLOCK.fullmatch(torch.strip())["version"]  # type: ignore[index]
     try:
         page = urlopen(CPU_INDEX, timeout=30).read().decode()

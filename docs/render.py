@@ -51,7 +51,7 @@ def commands_page() -> str:
 
 
 def sweep_file_page() -> str:
-    """The keys of a sweep file and of a run, with their types, defaults and meanings, from the models that check them."""
+    """Return the keys of a sweep file and of a run, with their types, defaults and meanings, from the models that check them."""
     lines = ["# Sweep file", "", "The keys of a sweep file. How they work together: [Sweep files](../sweep-files.md).", ""]
     lines += [part for name, model in models_of(CellSweep, SearchSweep, GoalSweep) for part in section(name, model)]
     lines += ["## Keys of a run", "", "`base` sets them for all runs, `vary` and `tune` for some.", ""]
@@ -67,7 +67,7 @@ def sweep_file_page() -> str:
 
 
 def models_of(*kinds: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
-    """The models that a sweep file is made of, each kind of file first, those of a run left out."""
+    """Yield the models that a sweep file is made of, each kind of file first, those of a run left out."""
     titles = ("A file of cells", "A file with a search", "A file with a goal")
     seen: dict[type[BaseModel], str] = dict(zip(kinds, titles, strict=True))
     queue = [*kinds]
@@ -82,7 +82,7 @@ def models_of(*kinds: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
 
 
 def inner_models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models within a type."""
+    """Yield the models within a type."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in typing.get_args(annotation):
@@ -90,7 +90,7 @@ def inner_models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def section(title: str, model: type[BaseModel], prefix: str = "") -> list[str]:
-    """A heading, what the model's docstring says, and a table of its keys."""
+    """Return a heading, what the model's docstring says, and a table of its keys."""
     said = [" ".join(part.split()) for part in (model.__doc__ or "").split("\n\n") if not part.strip().startswith("Raises")]
     fields = [(field.alias or name, field) for name, field in model.model_fields.items()]
     rows = [f"| `{prefix}{name}` | {typed(field.annotation)} | {default(field)} |" for name, field in fields]
@@ -106,7 +106,7 @@ def section(title: str, model: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def default(field: Any) -> str:
-    """The default of a key, or that it is needed."""
+    """Return the default of a key, or that it is needed."""
     if field.is_required():
         return "needed"
     value = field.get_default(call_default_factory=True)
@@ -116,7 +116,7 @@ def default(field: Any) -> str:
 
 
 def typed(annotation: Any) -> str:
-    """A type as a reader knows it."""
+    """Return a type as a reader knows it."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Literal:
         return ", ".join(f"`{value}`" for value in inner)

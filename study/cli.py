@@ -113,7 +113,7 @@ def _end(status: int, *lines: str) -> NoReturn:
 
 
 def _lost_words() -> OSError | None:
-    """The error of a broken standard output, None where it works; what is left to print is then discarded."""
+    """Return the error of a broken standard output, None where it works; what is left to print is then discarded."""
     try:
         click.echo()
     except OSError as error:
@@ -126,11 +126,11 @@ class Commands(click.Group):
     """The commands of HOMES; each is imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all commands in order."""
+        """Return the names of all commands in order."""
         return sorted(name for names in HOMES.values() for name in names)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands by group, each with its summary."""
+        """Write the commands by group, each with its summary."""
         limit = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
         for home, names in HOMES.items():
             commands = ((name, self.get_command(ctx, name)) for name in names)
@@ -138,7 +138,7 @@ class Commands(click.Group):
                 formatter.write_dl([(name, one.get_short_help_str(limit)) for name, one in commands if one is not None])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the arguments name; an unknown one is reported with the nearest name."""
+        """Return the command that the arguments name; an unknown one is reported with the nearest name."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
@@ -147,7 +147,7 @@ class Commands(click.Group):
             raise click.UsageError(f"unknown command {args[0]!r}; did you mean {best!r}?", ctx) from None
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name, None where there is none."""
+        """Return the command of a name, None where there is none."""
         home = next((home for home, names in HOMES.items() if cmd_name in names), None)
         if home is None:
             return None

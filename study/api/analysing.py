@@ -20,7 +20,7 @@ from study.store.sweep_folder import SweepFolder
 
 
 def load_ledger(folder: Path | str) -> pd.DataFrame:
-    """The ledger of a sweep, from its records as they are now: one row a run, `exclusion` empty for the runs that count.
+    """Return the ledger of a sweep, from its records as they are now: one row a run, `exclusion` empty for the runs that count.
 
     Configuration keys are dotted (`recipe.learning_rate`), results have their unit in the name (`loss_nats`). Raises InputError
     for a folder without a readable sweep.

@@ -31,12 +31,15 @@ class Sweep:
 
     @classmethod
     def read(cls, path: Path | str, *overrides: str) -> Self:
-        """The sweep of a file, with overrides such as "data.corpus=my_text.txt"; raises InputError with every mistake."""
+        """Return the sweep of a file, with overrides such as "data.corpus=my_text.txt".
+
+        Raises InputError with every mistake.
+        """
         return cls(*read_sweep(Path(path), overrides))
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
-        """The sweep of plain values, as a file holds them; raises InputError with every mistake."""
+        """Return the sweep of plain values, as a file holds them; raises InputError with every mistake."""
         return cls(parse_sweep(values), copy.deepcopy(dict(values)))
 
 

@@ -58,7 +58,7 @@ def is_there(path: Path) -> bool:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The sorted names in a folder, none if missing; unlike Path.glob, raises OSError if it cannot be read."""
+    """Return the sorted names in a folder, none if missing; unlike Path.glob, raises OSError if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -102,7 +102,10 @@ def own_content(path: Path, folder: Path) -> bytes | None:
 
 
 def content_of(path: Path) -> bytes | None:
-    """The content of a file, None if missing; raises OSError if it cannot be read, or is a broken link, a pipe or a device."""
+    """Return the content of a file, None if missing.
+
+    Raises OSError if it cannot be read, or is a broken link, a pipe or a device.
+    """
     try:
         check_finite(path)
         return path.read_bytes()

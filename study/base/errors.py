@@ -42,7 +42,7 @@ class InputError(Exception):
 
     @classmethod
     def at(cls, place: str, message: str) -> InputError:
-        """An error with a single problem."""
+        """Return an error with a single problem."""
         return cls([Problem(place, message)])
 
     def __reduce__(self) -> tuple[type[InputError], tuple[tuple[Problem, ...]]]:
@@ -50,7 +50,7 @@ class InputError(Exception):
 
 
 def option_name(name: str) -> str:
-    """The command-line spelling of a parameter."""
+    """Return the command-line spelling of a parameter."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -65,7 +65,7 @@ LEAST_LIKENESS = 0.6
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """A clause with the nearest known word, or the known ones if none is near; long words and lists are cut."""
+    """Return a clause with the nearest known word, or the known ones if none is near; long words and lists are cut."""
     if best := near(word, known):
         return f"did you mean {cut(best)!r}?"
     more = ", …" if len(known) > MOST_KNOWN else ""
@@ -73,12 +73,12 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 def cut(word: str) -> str:
-    """A word of a message, without the end of a long one."""
+    """Return a word of a message, without the end of a long one."""
     return word if len(word) <= LONGEST_KNOWN else word[:LONGEST_KNOWN] + "…"
 
 
 def near(word: str, known: list[str], least: float = LEAST_LIKENESS) -> str | None:
-    """The nearest known word, the first of equals; None if none is near enough."""
+    """Return the nearest known word, the first of equals; None if none is near enough."""
     found, most, matcher = None, least, difflib.SequenceMatcher(None, b=word)
     for one in known:
         likeness = _likeness(word, one, matcher, most)
@@ -88,7 +88,7 @@ def near(word: str, known: list[str], least: float = LEAST_LIKENESS) -> str | No
 
 
 def _likeness(word: str, one: str, matcher: difflib.SequenceMatcher[str], least: float) -> float:
-    """The similarity of two words: from 0 to 1, 2 if the initials match (`lr`, `learning_rate`), 3 if only case differs.
+    """Return the similarity of two words: from 0 to 1, 2 if the initials match (`lr`, `learning_rate`), 3 if only case differs.
 
     A word without dots is also compared with the last word of a path. The matcher holds the word; similarities below `least`
     may be 0, which spares most of the work, as in difflib.get_close_matches.
@@ -108,7 +108,7 @@ def _likeness(word: str, one: str, matcher: difflib.SequenceMatcher[str], least:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """The repr of a value, shortened for a message."""
+    """Return the repr of a value, shortened for a message."""
     shortened = reprlib.Repr()
     shortened.maxlevel, shortened.maxstring, shortened.maxother = 3, limit, limit
     text = shortened.repr(value)

@@ -39,7 +39,7 @@ def rest_at_barriers() -> None:
 
 
 def busy_share(seconds: float = 1.0) -> float | None:
-    """The share of processor time in use over the next seconds, None if unknown."""
+    """Return the share of processor time in use over the next seconds, None if unknown."""
     if not os.path.exists(CPU_TIMES):
         return None
     idle, total = _cpu_times()
@@ -55,7 +55,7 @@ def _cpu_times() -> tuple[int, int]:
 
 
 def cores() -> int:
-    """The number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -65,7 +65,7 @@ def peak_resident_bytes() -> int:
 
 
 def processor_line(name: str) -> str | None:
-    """A field of the first processor in /proc/cpuinfo, None if missing, as outside Linux."""
+    """Return a field of the first processor in /proc/cpuinfo, None if missing, as outside Linux."""
     if os.path.exists(PROCESSORS):
         with open(PROCESSORS, encoding="utf-8") as lines:
             for line in lines:
@@ -75,7 +75,7 @@ def processor_line(name: str) -> str | None:
 
 
 def processor_name() -> str:
-    """The first processor's name, with its family if it has no number, as on virtual machines (25 is Zen 3 and 4, 26 Zen 5)."""
+    """Return the first processor's name, with its family (25: Zen 3 and 4, 26: Zen 5) for one without a number."""
     name, family = processor_line("model name") or platform.machine(), processor_line("cpu family")
     return name if family is None or any(letter.isdigit() for letter in name) else f"{name} family {family}"
 

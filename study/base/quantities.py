@@ -110,7 +110,7 @@ def read_shape(place: str, text: str) -> tuple[int, int]:
 
 
 def count_text(number: float) -> str:
-    """A count with three digits, 10.4M."""
+    """Return a count with three digits, 10.4M."""
     return in_billions(flops_text(number))
 
 
@@ -130,7 +130,7 @@ def bytes_text(number: float) -> str:
 
 
 def seconds_text(number: float) -> str:
-    """A time with three digits, 9.84 ms."""
+    """Return a time with three digits, 9.84 ms."""
     return _written(number, {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}, " ")
 
 
@@ -151,7 +151,7 @@ def _written(number: float, units: dict[str, float], gap: str) -> str:
 
 
 def _next(number: float, units: dict[str, float], gap: str, unit: str) -> str:
-    """A number that rounds to a thousand, in the next unit if there is one."""
+    """Return a number that rounds to a thousand, in the next unit if there is one."""
     larger = [name for name in units if units[name] > units[unit]]
     return f"{number / units[larger[0]]:.3g}{gap}{larger[0]}" if larger else f"{number / units[unit]:,.0f}{gap}{unit}"
 
@@ -162,7 +162,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A readable time: 45 s, 12 min, 3.4 h, 2.1 d."""
+    """Return a readable time: 45 s, 12 min, 3.4 h, 2.1 d."""
     for size, unit in ((86400, "d"), (3600, "h")):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
@@ -170,7 +170,7 @@ def duration(seconds: float) -> str:
 
 
 def compact(number: float) -> str:
-    """A count to one decimal, 85.1M for 85,054,464; beyond T 1.0e18; 250 stays 250."""
+    """Return a count to one decimal, 85.1M for 85,054,464; beyond T 1.0e18; 250 stays 250."""
     return in_billions(compact_flops(number))
 
 
@@ -182,7 +182,7 @@ def compact_flops(number: float) -> str:
 
 
 def tick(number: float, largest: float) -> str:
-    """An axis label, 200k or 3T, or 2e14 if the axis ends beyond T."""
+    """Return an axis label, 200k or 3T, or 2e14 if the axis ends beyond T."""
     return engineering(number) if largest < _UP_TO else _power(f"{number:.1e}").replace(".0e", "e")
 
 
@@ -208,7 +208,7 @@ class UnitAmount(Protocol):
 
 
 def budget_words(budget: UnitAmount) -> str:
-    """A budget with all digits: 1.25M tokens, 12.25 tokens per parameter, 3e15 FLOPs."""
+    """Return a budget with all digits: 1.25M tokens, 12.25 tokens per parameter, 3e15 FLOPs."""
     words = _exact(budget.amount)
     return f"{words if of_flops(budget.unit) else in_billions(words)} {budget.unit}"
 
@@ -225,24 +225,24 @@ def span(low: float, high: float) -> str:
 
 
 def signed(nats: float) -> str:
-    """A signed difference in nats, to four decimals."""
+    """Return a signed difference in nats, to four decimals."""
     return f"{nats:+.4f}"
 
 
 def plus_minus(value: float, error: float | None, digits: int = 4, form: str = "") -> str:
-    """A value with its error; an error that is None or NaN is unknown, which is not zero."""
+    """Return a value with its error; an error that is None or NaN is unknown, which is not zero."""
     return f"{value:{form}.{digits}f} ± {error_text(error, digits)}"
 
 
 def error_text(error: float | None, digits: int = 4) -> str:
-    """An error to `digits` decimals, or as 4e-5 where these would show a zero; None and NaN are unknown."""
+    """Return an error to `digits` decimals, or as 4e-5 where these would show a zero; None and NaN are unknown."""
     if error is None or math.isnan(error):
         return "unknown"
     return f"{error:.0e}".replace("e-0", "e-") if 0 < error < 0.5 * 10**-digits else f"{error:.{digits}f}"
 
 
 def engineering(number: float, form: str = "g") -> str:
-    """A number as matplotlib's EngFormatter writes it, 12.5k or 300µ."""
+    """Return a number as matplotlib's EngFormatter writes it, 12.5k or 300µ."""
     power = min(max(math.floor(math.log10(abs(number)) / 3), -10), 10) if number else 0
     digits = (number or 0.0) / 10.0 ** (3 * power)
     if abs(float(f"{digits:{form}}")) >= 1000 and power < 10:

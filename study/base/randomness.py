@@ -29,10 +29,10 @@ class Stream(IntEnum):
 
 
 def stream_seed(stream: Stream, *numbers: int) -> int:
-    """A 63-bit seed from a stream and the numbers that locate a draw in it (seed, epoch, step, rank)."""
+    """Return a 63-bit seed from a stream and the numbers that locate a draw in it (seed, epoch, step, rank)."""
     return int(np.random.SeedSequence((stream, *numbers)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def fixed_permutation(count: int) -> NDArray[np.int64]:
-    """The one permutation of so many items that chooses some of them, the same for every run and version of NumPy."""
+    """Return the one permutation of so many items that chooses some of them, the same for every run and version of NumPy."""
     return np.random.RandomState(0).permutation(count)  # the one stream that NumPy never changes

@@ -42,7 +42,7 @@ Index = Annotated[int, Field(ge=0, le=MOST), _Number]
 
 
 def _held(value: float) -> float:
-    """The value, with -0.0 as zero; raises ValueError outside HELD."""
+    """Return the value, with -0.0 as zero; raises ValueError outside HELD."""
     if value and not HELD[0] <= value <= HELD[1]:
         raise ValueError("is beyond what devices calculate with, {:g} to {:g}".format(*HELD))
     return abs(value)
@@ -67,7 +67,7 @@ ItemT = TypeVar("ItemT")
 
 
 def each_once(values: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
-    """The values; raises ValueError for a repeated one."""
+    """Return the values; raises ValueError for a repeated one."""
     for value, count in Counter(values).items():
         if count > 1:
             repeated = value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
@@ -115,7 +115,7 @@ class Strict(BaseModel):
 
     @classmethod
     def known_keys(cls) -> dict[str, Any]:
-        """The keys as files spell them, with their types."""
+        """Return the keys as files spell them, with their types."""
         return {field.alias or name: field.annotation for name, field in cls.model_fields.items()}
 
 
@@ -152,7 +152,10 @@ def _problems(model: type[Strict], error: ValidationError, place: str) -> list[P
 
 
 def _without_tags(location: tuple[str | int, ...], own_key: bool) -> tuple[str | int, ...]:
-    """A location without the names that pydantic adds for the arms of a union; an unknown key at its end is no such name."""
+    """Return a location without the names that pydantic adds for the arms of a union.
+
+    An unknown key at its end is no such name.
+    """
     tags, last = ("int", "float", "str", "bool"), len(location) - 1
     return tuple(
         part
@@ -181,7 +184,7 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
 
 
 def _unknown_key(model: type[Strict], location: tuple[str | int, ...]) -> str:
-    """A message with the nearest key: a path inside a part of the model, else its own."""
+    """Return a message with the nearest key: a path inside a part of the model, else its own."""
     key = str(location[-1])
     parts = {name: _part(annotation) for name, annotation in _model_at(model, location[:-1]).known_keys().items()}
     inside = [f"{name}.{key}" for name, part in parts.items() if part is not None and key in part.known_keys()]
@@ -209,7 +212,7 @@ _NEEDED = {
 
 
 def _of_value(detail: ErrorDetails) -> str:
-    """The problem, to follow the value."""
+    """Return the problem, to follow the value."""
     kind, given = detail["type"], detail["input"]
     context: dict[str, Any] = detail.get("ctx") or {}
     example = shown(str(given)).strip("'\"")
@@ -235,7 +238,7 @@ def _of_value(detail: ErrorDetails) -> str:
 
 
 def _paths(model: type[Strict]) -> Iterator[str]:
-    """The keys within parts, as in `masking.rate`."""
+    """Yield the keys within parts, as in `masking.rate`."""
     for name, annotation in model.known_keys().items():
         if (part := _part(annotation)) is not None:
             yield from (f"{name}.{key}" for key in part.known_keys())
@@ -249,13 +252,13 @@ def _model_at(model: type[Strict], location: tuple[str | int, ...]) -> type[Stri
 
 
 def _part(annotation: object) -> type[Strict] | None:
-    """The strict model that a type is, or holds as optional."""
+    """Return the strict model that a type is, or holds as optional."""
     alternatives = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
     return next((one for one in alternatives if isinstance(one, type) and issubclass(one, Strict)), None)
 
 
 def _models_in(annotation: object) -> Iterator[type[Strict]]:
-    """The strict models in a type, such as a list's."""
+    """Yield the strict models in a type, such as a list's."""
     if isinstance(annotation, type) and issubclass(annotation, Strict):
         yield annotation
     for part in get_args(annotation):
@@ -263,7 +266,7 @@ def _models_in(annotation: object) -> Iterator[type[Strict]]:
 
 
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` updated recursively by `over`; it shares no mapping with either, so that setting a value in it changes neither."""
+    """Return `base` updated recursively by `over`; it shares no mapping with either."""
     merged = {key: deep_merge(value, {}) if isinstance(value, Mapping) else value for key, value in base.items()}
     for key, value in over.items():
         below = merged.get(key)
@@ -302,7 +305,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def whole(value: float) -> int | float:
-    """An int if exact, so that 2e5 equals 200000."""
+    """Return an int if exact, so that 2e5 equals 200000."""
     return int(value) if abs(value) < 2**53 and value == int(value) else value
 
 

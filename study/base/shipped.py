@@ -8,7 +8,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def shipped(folder: str, suffix: str = ".yaml") -> dict[str, Path]:
-    """The shipped files of a folder (`sweeps`, `analysis` or `tasks/specs`) with a suffix, by name, in order.
+    """Return the shipped files of a folder (`sweeps`, `analysis` or `tasks/specs`) with a suffix, by name, in order.
 
     An installed package holds each folder; in a checkout `sweeps` and `analysis` lie beside the package.
     """

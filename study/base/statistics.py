@@ -31,7 +31,9 @@ def pooled_variance(groups: Iterable[Sequence[float] | NDArray[np.float64]]) -> 
 
 
 def variance_of_mean(values: NDArray[np.float64], clusters: NDArray[np.int64] | None = None) -> float:
-    """The variance of a mean, s²/n; over G `clusters` G/(G − 1)·Σ_g (Σ_{i in g} (xᵢ − mean))² ÷ n², G − 1 degrees of freedom.
+    """Return the variance of a mean, s²/n.
+
+    Over G `clusters` G/(G − 1)·Σ_g (Σ_{i in g} (xᵢ − mean))² ÷ n², G − 1 degrees of freedom.
 
     Units of one cluster may depend on each other; clusters are independent. The two are equal if each unit is its own cluster.
     Source: Cameron and Miller 2015, A practitioner's guide to cluster-robust inference, J. Human Resources 50, 317-372, eq. 11.
@@ -44,7 +46,7 @@ def variance_of_mean(values: NDArray[np.float64], clusters: NDArray[np.int64] | 
 
 
 def chance_beyond(size: float, variances: Both, freedoms: Both) -> float:
-    """The chance that |√v₁·T₁ + √v₂·T₂| exceeds `size`, for Student's T₁ and T₂ with these degrees of freedom.
+    """Return the chance that |√v₁·T₁ + √v₂·T₂| exceeds `size`, for Student's T₁ and T₂ with these degrees of freedom.
 
     Given the true variances, vᵢ·νᵢ/χ², the sum is normal: E[2·Φ(−size/√(v₁·ν₁/χ²₁ + v₂·ν₂/χ²₂))].
 
@@ -63,7 +65,7 @@ def chance_beyond(size: float, variances: Both, freedoms: Both) -> float:
 
 
 def half_interval(confidence: float, variances: Both, freedoms: Both) -> float:
-    """The size that the sum stays within with this probability."""
+    """Return the size that the sum stays within with this probability."""
     if sum(variances) == 0:
         return 0.0
     tail = (1 - confidence) / 4  # each source stays within its bound with twice this
@@ -112,16 +114,16 @@ class ScoreNoise:
         return math.nan if math.isnan(self.error) else half_interval(CONFIDENCE, *self._sources)
 
     def chance_beyond(self, size: float) -> float:
-        """The chance of an error larger than `size` in either direction."""
+        """Return the chance of an error larger than `size` in either direction."""
         return chance_beyond(size, *self._sources)
 
     def of_difference(self, other: ScoreNoise) -> ScoreNoise:
-        """The noise of this score minus one of other seeds, whose variance may be the same estimate."""
+        """Return the noise of this score minus one of other seeds, whose variance may be the same estimate."""
         of_both = (self.over_seeds + other.over_seeds, self.over_examples + other.over_examples)
         return ScoreNoise(of_both[0], min(self.freedom, other.freedom), of_both[1])
 
     def over(self, width: float) -> ScoreNoise:
-        """The noise of the score ÷ `width`."""
+        """Return the noise of the score ÷ `width`."""
         return ScoreNoise(self.over_seeds / width**2, self.freedom, self.over_examples / width**2)
 
     @property
@@ -134,7 +136,7 @@ UNKNOWN = ScoreNoise(math.nan, math.nan, math.nan)
 
 
 def noise_of_seeds(variance: float, freedom: int, seeds: int, error_over_examples: float) -> ScoreNoise:
-    """The noise of a mean over seeds: variance ÷ seeds, and error_over_examples², the standard error over the examples.
+    """Return the noise of a mean over seeds: variance ÷ seeds, and error_over_examples², the standard error over the examples.
 
     `freedom` is 0 if the `variance` between seeds is unknown.
     """
@@ -143,7 +145,7 @@ def noise_of_seeds(variance: float, freedom: int, seeds: int, error_over_example
 
 
 def noise_of_mean(parts: Sequence[ScoreNoise]) -> ScoreNoise:
-    """The noise of a mean of independent scores, one a task, with Satterthwaite's freedom over seeds.
+    """Return the noise of a mean of independent scores, one a task, with Satterthwaite's freedom over seeds.
 
     Not for pre-training seeds: a run's scores share what it learned.
     """

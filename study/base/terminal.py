@@ -35,7 +35,7 @@ WHOLE = Column(no_wrap=True)
 def narrow_table(
     title: str, words: Sequence[str], numbers: Sequence[str], rows: Sequence[tuple[str, Sequence[str], str]]
 ) -> Table:
-    """A table with columns of words, then of numbers; none wraps, and empty ones are left out.
+    """Return a table with columns of words, then of numbers; none wraps, and empty ones are left out.
 
     A row is heading, cells and note; heading and note may be empty. Neighbours with one heading form a group below it; a note
     goes below its row.
@@ -72,7 +72,7 @@ class Visible:
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """The width of the content."""
+        """Return the width of the content."""
         return Measurement.get(console, options, self.content)
 
 

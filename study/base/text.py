@@ -17,13 +17,13 @@ from study.base.errors import InputError
 
 
 def status_words(status: str, reasons: Sequence[str] = ()) -> str:
-    """A status with its reasons, as in weakly identified (few rows); a sentence stays."""
+    """Return a status with its reasons, as in weakly identified (few rows); a sentence stays."""
     words = status.replace("_", " ") if status.isidentifier() else status
     return f"{words} ({'; '.join(reasons)})" if reasons else words
 
 
 def shape_and_variant(shape: str, variant: str) -> str:
-    """A shape with its variant, if any: L2-H128-A2-F512 (norm=pre)."""
+    """Return a shape with its variant, if any: L2-H128-A2-F512 (norm=pre)."""
     return f"{shape} ({variant})" if variant else shape
 
 
@@ -38,7 +38,7 @@ def at_budget(words: str, budget: str) -> str:
 
 
 def file_name(words: str) -> str:
-    """The stem of a file name: no quotes, and dashes for all but letters, digits and `.=_-`."""
+    """Return the stem of a file name: no quotes, and dashes for all but letters, digits and `.=_-`."""
     return re.sub(r"[^\w.=-]+", "-", words.replace(" == ", "=").replace("'", "")).strip("-")
 
 
@@ -52,7 +52,7 @@ def visible(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The visible characters of a text, on one line."""
+    """Return the visible characters of a text, on one line."""
     return visible(" ".join(text.split()))
 
 
@@ -62,29 +62,32 @@ def echo(text: object = "", err: bool = False) -> None:
 
 
 def escape(text: object) -> str:
-    """A text as one line of Markdown without markup."""
+    """Return a text as one line of Markdown without markup."""
     return re.sub(r"([\\`*_\[\]<>#|~&$!])", r"\\\1", printable(str(text)))
 
 
 def code(name: str) -> str:
-    """A name as Markdown code if it is of letters, digits and `._-` alone; else it is escaped, since code may end early."""
+    """Return a name as Markdown code if it is of letters, digits and `._-` alone.
+
+    Else it is escaped, since code may end early.
+    """
     return f"`{name}`" if re.fullmatch(r"[\w.-]+", name) else escape(name)
 
 
 def bullets(sentences: Iterable[str]) -> str:
-    """A Markdown list of sentences, escaped."""
+    """Return a Markdown list of sentences, escaped."""
     return "\n".join(f"- {escape(sentence)}" for sentence in sentences)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table; cells are escaped, missing values are dashes."""
+    """Return a Markdown table; cells are escaped, missing values are dashes."""
     lines = [[escape(name) for name in header], ["---"] * len(header)]
     lines += [["–" if value is None else escape(value) for value in row] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def table_of(rows: Sequence[Mapping[str, object]]) -> str:
-    """A Markdown table of rows with the same columns; empty without rows."""
+    """Return a Markdown table of rows with the same columns; empty without rows."""
     return table(list(rows[0]), [list(row.values()) for row in rows]) if rows else ""
 
 
@@ -104,7 +107,7 @@ def _cell(text: str, width: int, left: bool) -> str:
 
 
 def path_from(text: str, place: str) -> Path:
-    """The path in a text, ~ and ~name expanded; raises InputError for an unknown user."""
+    """Return the path in a text, ~ and ~name expanded; raises InputError for an unknown user."""
     try:
         return Path(text).expanduser()
     except RuntimeError:
@@ -112,12 +115,12 @@ def path_from(text: str, place: str) -> Path:
 
 
 def pasted(path: Path) -> str:
-    """A path quoted for a shell."""
+    """Return a path quoted for a shell."""
     return shlex.quote(str(path))
 
 
 def without_lone_surrogates(text: str) -> str:
-    """The text with a question mark for each lone surrogate; other characters keep their positions."""
+    """Return the text with a question mark for each lone surrogate; other characters keep their positions."""
     return text.encode("utf-8", "replace").decode()
 
 

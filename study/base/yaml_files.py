@@ -76,7 +76,7 @@ def load_yaml(text: str) -> Any:
 
 
 def problem_in_words(error: yaml.MarkedYAMLError, limit: int = 200) -> str:
-    """The problem of a YAML text, on one line."""
+    """Return the problem of a YAML text, on one line."""
     text = " ".join((error.problem or error.context or "cannot be parsed").split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
@@ -112,7 +112,7 @@ class KeyLoader(yaml.SafeLoader):
         self._counts: dict[yaml.Node, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """The next node, checked before it is constructed."""
+        """Return the next node, checked before it is constructed."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent):
             anchored = self.anchors.get(event.anchor)
@@ -148,26 +148,26 @@ class KeyLoader(yaml.SafeLoader):
                 raise _refused(f"the value holds more than {MOST_VALUES:,} others, with aliases expanded", node.start_mark)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """The value of a node; an impossible one, such as the day 2026-02-30, is refused with its position."""
+        """Return the value of a node; an impossible one, such as the day 2026-02-30, is refused with its position."""
         try:
             return super().construct_object(node, deep)
         except (ValueError, OverflowError) as error:
             raise _refused(f"{shown(node.value)} cannot be read: {error}; put text in quotes", node.start_mark) from None
 
     def construct_plain_int(self, node: yaml.ScalarNode) -> int:
-        """A whole number."""
+        """Return a whole number."""
         _check_plain(node)
         if len(node.value) > MOST_DIGITS:
             raise _refused(f"{shown(node.value)} is too long for a number", node.start_mark)
         return int(self.construct_yaml_int(node))
 
     def construct_plain_float(self, node: yaml.ScalarNode) -> float:
-        """A number."""
+        """Return a number."""
         _check_plain(node)
         return float(self.construct_yaml_float(node))
 
     def construct_text(self, node: yaml.ScalarNode) -> str:
-        """The text of a << or = that is not a key."""
+        """Return the text of a << or = that is not a key."""
         return str(node.value)
 
 
@@ -176,7 +176,7 @@ def _refused(problem: str, mark: Any) -> ConstructorError:
 
 
 def _with_plain_keys(pairs: list[tuple[yaml.Node, yaml.Node]]) -> list[tuple[yaml.Node, yaml.Node]]:
-    """The pairs of a mapping with keys as text, `on` and 7 too, except the merge key; repeated keys are refused."""
+    """Return the pairs of a mapping with keys as text, `on` and 7 too, except the merge key; repeated keys are refused."""
     plain: dict[str, tuple[yaml.Node, yaml.Node]] = {}
     for key, value in pairs:
         if not isinstance(key, yaml.ScalarNode):

@@ -52,7 +52,7 @@ class SizedRun:
         return self.record.config.recipe.weights
 
     def to_dict(self) -> dict[str, Any]:
-        """The run as plain values."""
+        """Return the run as plain values."""
         difference, error = self.difference or (None, None)
         return {
             "name": self.name,
@@ -114,12 +114,12 @@ class SideBySide:
     at_equal_bytes: tuple[EqualBytes, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The runs, the conditions and the pairs of about equal bytes as plain values."""
+        """Return the runs, the conditions and the pairs of about equal bytes as plain values."""
         pairs = [pair.to_dict() for pair in self.at_equal_bytes]
         return {"conditions": self.conditions, "runs": [run.to_dict() for run in self.runs], "at_equal_bytes": pairs}
 
     def to_text(self) -> str:
-        """A table of a row a run, the source first, and what its columns mean."""
+        """Return a table of a row a run, the source first, and what its columns mean."""
         source = self.runs[0]
         tasks = [task for task in source.scores if any(task in run.scores for run in self.runs[1:])]
         heading = [
@@ -220,7 +220,7 @@ def check_comparable(source: RunFolder, others: Sequence[RunFolder]) -> None:
 
 
 def _validated_on(run: RunFolder) -> tuple[Any, ...] | None:
-    """What decides the masked tokens of a run's validation; None without an MLM loss."""
+    """Return what decides the masked tokens of a run's validation; None without an MLM loss."""
     record = run.record()
     if record is None or record.loss_nats is None or record.config.recipe.detects_replaced:
         return None
@@ -234,7 +234,7 @@ def _nearest_in_bytes(compressed: SizedRun, others: Sequence[SizedRun]) -> Equal
 
 
 def paired_difference_of(run: RunFolder, source: RunFolder) -> tuple[float, float | None]:
-    """A run's loss minus its source's over the same masked tokens, and its standard error, clustered by document.
+    """Return a run's loss minus its source's over the same masked tokens, and its standard error, clustered by document.
 
     The standard error is None for one sequence or document.
     """

@@ -87,7 +87,7 @@ def gelu(of: Sizes) -> Kernel:
 
 
 def gelu_gradient(of: Sizes) -> Kernel:
-    """The gradient of GELU, with the column sums for the preceding bias."""
+    """Return the gradient of GELU, with the column sums for the preceding bias."""
     dy, x = of.tokens(of.model.ffn), of.tokens(of.model.ffn)
     return Kernel(
         "gradient of GELU",
@@ -99,7 +99,7 @@ def gelu_gradient(of: Sizes) -> Kernel:
 
 
 def add_norm(of: Sizes) -> Kernel:
-    """The norm after a residual sum."""
+    """Return the norm after a residual sum."""
     width, dtype = of.model.width, of.dtype
     x, added, (added_bias, weight, bias) = of.tokens(width), of.tokens(width), torch.randn(3, width, device=of.device)
     return Kernel(
@@ -112,7 +112,7 @@ def add_norm(of: Sizes) -> Kernel:
 
 
 def add_norm_gradient(of: Sizes) -> Kernel:
-    """The gradients of `add_norm`, from a gradient in two parts."""
+    """Return the gradients of `add_norm`, from a gradient in two parts."""
     width, dtype = of.model.width, of.dtype
     dy, dy2, x, added = (of.tokens(width) for _ in range(4))
     added_bias, weight, bias = torch.randn(3, width, device=of.device)
@@ -141,7 +141,7 @@ def add_norm_gradient(of: Sizes) -> Kernel:
 
 
 def attention_gradient(of: Sizes) -> Kernel:
-    """The attention gradient for concatenated queries, keys and values, with its column sums."""
+    """Return the attention gradient for concatenated queries, keys and values, with its column sums."""
     heads, width = of.model.heads, of.model.width
     joint, dy = of.drawn(of.sequences, of.length, 3 * width), of.drawn(of.sequences, of.length, width)
     attended = attention_of(joint.requires_grad_(), heads)
@@ -156,7 +156,7 @@ def attention_gradient(of: Sizes) -> Kernel:
 
 
 def joined(of: Sizes) -> Kernel:
-    """The concatenation of the three gradients of torch's attention kernel, for longer sequences."""
+    """Return the concatenation of the three gradients of torch's attention kernel, for longer sequences."""
     query, key, value = parts = tuple(of.tokens(of.model.width) for _ in range(3))
     return Kernel(
         "three gradients side by side",
@@ -168,7 +168,7 @@ def joined(of: Sizes) -> Kernel:
 
 
 def cross_entropy(of: Sizes) -> Kernel:
-    """The losses at masked positions."""
+    """Return the losses at masked positions."""
     vocabulary, (logits, labels) = of.model.vocabulary, _predictions(of)
 
     def plain() -> Tensors:
@@ -186,7 +186,7 @@ def cross_entropy(of: Sizes) -> Kernel:
 
 
 def cross_entropy_gradient(of: Sizes) -> Kernel:
-    """The gradient of `cross_entropy`, which ours writes over the logits."""
+    """Return the gradient of `cross_entropy`, which ours writes over the logits."""
     vocabulary, dtype, (logits, labels) = of.model.vocabulary, of.dtype, _predictions(of)
     _, normalisers = ours.cross_entropy(logits, labels, vocabulary, IGNORED)
     factor = torch.full((), 0.5, device=of.device)

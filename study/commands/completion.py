@@ -12,7 +12,10 @@ from study.base.shipped import shipped
 
 
 def complete(context: click.Context, incomplete: str, sources: Iterable[str], paths: bool) -> list[CompletionItem]:
-    """The names of sources, functions of this module, that begin like the end of a list with commas; or paths if asked."""
+    """Return the names of sources, functions of this module, that begin like the end of a list with commas.
+
+    Or paths if asked.
+    """
     before, comma, begun = incomplete.rpartition(",")
     names = [name for source in sources for name in globals()[source](context) if name.startswith(begun)]
     ours = [CompletionItem(f"{before}{comma}{name}") for name in names]
@@ -20,43 +23,43 @@ def complete(context: click.Context, incomplete: str, sources: Iterable[str], pa
 
 
 def models(_context: click.Context) -> list[str]:
-    """The names of the models of the literature."""
+    """Return the names of the models of the literature."""
     from study.counting.named_models import catalogue
 
     return [model.short_name for model in catalogue()]
 
 
 def laws(_context: click.Context) -> list[str]:
-    """The names of the laws."""
+    """Return the names of the laws."""
     from study.laws.catalogue import LAWS
 
     return [*LAWS]
 
 
 def tasks(_context: click.Context) -> list[str]:
-    """The names of the known tasks."""
+    """Return the names of the known tasks."""
     from study.tasks.task_spec import known_tasks
 
     return known_tasks()
 
 
 def shipped_sweeps(_context: click.Context) -> list[str]:
-    """The names of the shipped sweeps."""
+    """Return the names of the shipped sweeps."""
     return [*shipped("sweeps")]
 
 
 def notebooks(_context: click.Context) -> list[str]:
-    """The names of the shipped notebooks."""
+    """Return the names of the shipped notebooks."""
     return [*shipped("analysis", ".py")]
 
 
 def sweep_folders(context: click.Context) -> list[str]:
-    """The folders of the sweeps in the results folder."""
+    """Return the folders of the sweeps in the results folder."""
     return sorted(str(file.parent) for file in _results(context).glob("[!.]*/sweep.yaml"))
 
 
 def runs(context: click.Context) -> Iterator[str]:
-    """The ids of the runs in the results folder, or in the sweep's folder that stands before."""
+    """Yield the ids of the runs in the results folder, or in the sweep's folder that stands before."""
     from study.store.sweep_folder import SweepFolder
 
     folder = context.params.get("folder")

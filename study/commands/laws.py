@@ -44,7 +44,7 @@ _ROLES = {
 
 
 def role_options(*roles: str) -> Callable[[Any], Any]:
-    """The options that assign roles to columns, or to expressions of columns."""
+    """Return the options that assign roles to columns, or to expressions of columns."""
 
     def decorated(command: Any) -> Any:
         for role in reversed(roles):
@@ -55,7 +55,7 @@ def role_options(*roles: str) -> Callable[[Any], Any]:
 
 
 def value_options(*roles: str) -> Callable[[Any], Any]:
-    """The options that give roles a value, as in 1B."""
+    """Return the options that give roles a value, as in 1B."""
 
     def decorated(command: Any) -> Any:
         for role in reversed(roles):
@@ -82,7 +82,7 @@ def selection_options(command: Any) -> Any:
 
 
 def _given(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
-    """The roles and the other fields of a Source that were given as options."""
+    """Return the roles and the other fields of a Source that were given as options."""
     given = {name: value for name, value in options.items() if value not in (None, False)}
     selects = ("where", "cluster", "budget", "any_units", "best_of", "hold_out", "leave_out_group")
     selection: dict[str, Any] = {name: given.pop(name) for name in selects if name in given}
@@ -90,7 +90,7 @@ def _given(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
 
 
 def _opened(path: Path) -> RunTable:
-    """The table of a file or a results folder; of a ledger only the rows in use."""
+    """Return the table of a file or a results folder; of a ledger only the rows in use."""
     from study.laws.tables import RunTable
 
     if path.is_dir():

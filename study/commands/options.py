@@ -40,7 +40,7 @@ class FiniteRange(click.FloatRange):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number; fails where it is none, is not finite, or lies outside."""
+        """Return the number; fails where it is none, is not finite, or lies outside."""
         if isinstance(value, str):
             with suppress(InputError):
                 value = read_count("", value)
@@ -50,7 +50,7 @@ class FiniteRange(click.FloatRange):
         return number
 
     def _describe_range(self) -> str:
-        """The range in the help, empty where there is none."""
+        """Return the range in the help, empty where there is none."""
         if self.min is None and self.max is None:
             return ""
         return re.sub(r"[\d.]+(?:e[+-]?\d+)?", lambda found: f"{float(found[0]):g}", super()._describe_range())
@@ -60,13 +60,13 @@ class CountRange(click.IntRange):
     """A whole number between two ends, written as in files: 16K and 16,000 are the same."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number; fails where it is none, is not whole, or lies outside."""
+        """Return the number; fails where it is none, is not whole, or lies outside."""
         if isinstance(value, str) and param is not None and not value.removeprefix("-").isdecimal():
             value = read_whole(param.opts[0], value)
         return super().convert(value, param, ctx)
 
     def _describe_range(self) -> str:
-        """The range in the help, empty where there is none."""
+        """Return the range in the help, empty where there is none."""
         if self.min is None and self.max is None:
             return ""
         return re.sub(r"\d+", lambda found: f"{int(found[0]):,}", super()._describe_range())
@@ -84,7 +84,7 @@ class OutputFolder(click.Path):
         super().__init__(path_type=Path, file_okay=False)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The folder; fails where it is unwritable."""
+        """Return the folder; fails where it is unwritable."""
         from study.base.durable_files import takes_files
 
         folder = Path(os.fsdecode(super().convert(value, param, ctx)))
@@ -104,7 +104,7 @@ class Formats(click.ParamType[list[str]]):
     name = "LIST"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The formats; raises InputError for an unknown one."""
+        """Return the formats; raises InputError for an unknown one."""
         for name in (found := listed(value)):
             if name not in (known := ("svg", "pdf", "png", "csv")):
                 raise InputError.at("--formats", f"{shown(name)} is not a format of figures; choose from {', '.join(known)}")
@@ -112,7 +112,7 @@ class Formats(click.ParamType[list[str]]):
 
 
 def figure_options(command: Any) -> Any:
-    """The formats and the style of the figures that a command writes."""
+    """Return the formats and the style of the figures that a command writes."""
     for option in (
         click.option(
             "--style",
@@ -149,7 +149,7 @@ PLACES = ("on", "device", "slots_per_device", "partition", "time", "array")
 
 
 def place_options(command: Any) -> Any:
-    """The options that say where runs or scores execute, and how many at a time."""
+    """Return the options that say where runs or scores execute, and how many at a time."""
     for option in (
         click.option("--array", type=CountRange(1), help="Most Slurm jobs in the queue at a time.  [default: 64]"),
         click.option("--time", help="Time limit of each Slurm job, such as 30m or 4h; runs continue in further jobs."),
@@ -179,7 +179,7 @@ folder_argument = click.argument(
 
 
 def sweep_folder(path: Path) -> SweepFolder:
-    """The sweep's folder, also of a launch that has written nothing yet; raises InputError where there is none."""
+    """Return the sweep's folder, also of a launch that has written nothing yet; raises InputError where there is none."""
     from study.base.durable_files import is_there
     from study.store.locks import is_held
 
@@ -190,20 +190,20 @@ def sweep_folder(path: Path) -> SweepFolder:
 
 
 def folder_with_runs(path: Path) -> SweepFolder:
-    """A folder with runs, of a sweep or of imported encoders; else as `sweep_folder`."""
+    """Return a folder with runs, of a sweep or of imported encoders; else as `sweep_folder`."""
     folder = _folder(path)
     return folder if folder.runs() else sweep_folder(path)
 
 
 def _folder(path: Path) -> SweepFolder:
-    """The folder at a path, with a name even where the path ends in none."""
+    """Return the folder at a path, with a name even where the path ends in none."""
     from study.store.sweep_folder import SweepFolder
 
     return SweepFolder(path if path.name not in ("", "..") else path.resolve())
 
 
 def _folder_meant(path: Path) -> str:
-    """A hint at the folder that may be meant: by a sweep's name, file or results, or by a similar name."""
+    """Return a hint at the folder that may be meant: by a sweep's name, file or results, or by a similar name."""
     from study.base.durable_files import is_there
     from study.base.errors import near
     from study.store.sweep_folder import SweepFolder, sweeps_in

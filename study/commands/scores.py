@@ -291,7 +291,7 @@ def compress(
 
 
 def _folder(name: Path, results: Path) -> Path:
-    """An existing folder, else that of the run in `results` with this id or prefix; raises InputError without either."""
+    """Return an existing folder, else that of the run in `results` with this id or prefix; raises InputError without either."""
     from study.store.sweep_folder import runs_of_id
 
     if is_there(name):

@@ -83,7 +83,7 @@ def sweeps(as_json: bool) -> None:
 
 
 def _named(place: str, name: str, known: dict[str, Path]) -> Path:
-    """The shipped file of a name; raises InputError with the nearest name."""
+    """Return the shipped file of a name; raises InputError with the nearest name."""
     if name not in known:
         raise InputError.at(place, f"{name!r} is not known; {nearest(name, [*known])}")
     return known[name]
@@ -121,7 +121,7 @@ def notebook(name: str | None, folder: Path | None, into: Path | None) -> None:
 
 
 def _summary(notebook: Path) -> str:
-    """The first paragraph of a notebook's docstring."""
+    """Return the first paragraph of a notebook's docstring."""
     return " ".join((ast.get_docstring(ast.parse(notebook.read_text())) or "").partition("\n\n")[0].split())
 
 
@@ -131,7 +131,7 @@ sweep_argument = click.argument(
 
 
 def resource_options(command: Any) -> Any:
-    """The options that say where the runs of a sweep execute; each overrides the file's `resources`."""
+    """Return the options that say where the runs of a sweep execute; each overrides the file's `resources`."""
     for option in (
         click.option("--nodes", type=CountRange(1), help="Slurm nodes per run, which share its devices.  [default: 1]"),
         click.option("--devices", type=CountRange(1), help="Devices per run (DDP).  [default: 1]"),
@@ -241,7 +241,7 @@ class PageFile(click.Path):
     """A file for a page; a folder is refused, since it may be the argument that follows."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The file; raises InputError for a folder, and for a file in a folder that is missing."""
+        """Return the file; raises InputError for a folder, and for a file in a folder that is missing."""
         file = Path(value)
         if file.is_dir():
             remedy = f"without a file, --html comes last: study report {pasted(file)} --html"

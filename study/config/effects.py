@@ -129,12 +129,12 @@ MAY_COINCIDE = frozenset((*IN_STEPS, MASKED_SHARE, *(knob for rule in RULES[1:] 
 
 
 def without_effect(run: RunConfig) -> dict[str, str]:
-    """The reasons why knobs have no effect in a run, by dotted key."""
+    """Return the reasons why knobs have no effect in a run, by dotted key."""
     return {knob: rule.reason for rule in reversed(RULES) if rule.applies(run) for knob in rule.knobs}
 
 
 def training_key(run: RunConfig) -> str:
-    """A key that runs share if they train identically, step by step.
+    """Return a key that runs share if they train identically, step by step.
 
     Budgets, warmup and decay count in steps, masks in positions, a generator's share in its sizes, windows in the tokens that
     each layer sees; wsd without a plateau counts as linear, scaled_rates at the base width as completep.

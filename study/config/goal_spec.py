@@ -25,7 +25,7 @@ Parameters = Annotated[Positive, Field(le=1e12)]
 
 
 def _share(value: object) -> object:
-    """A share, also from a percentage such as 2%."""
+    """Return a share, also from a percentage such as 2%."""
     return f"{value[:-1]}e-2" if isinstance(value, str) and value.endswith("%") else value
 
 
@@ -132,7 +132,7 @@ _KINDS = {"forecast": ForecastGoal, "exponent": ExponentGoal, "decide": Decision
 
 
 def _one_goal(values: object) -> object:
-    """The values, which name exactly one goal."""
+    """Return the values, which name exactly one goal."""
     if not isinstance(values, Mapping):
         return values
     named = [kind for kind in _KINDS if kind in values]
@@ -192,16 +192,16 @@ class RunPool(Strict):
         return self
 
     def depths(self) -> list[int]:
-        """The depths of the pool."""
+        """Return the depths of the pool."""
         return [round(value) for value in _doublings(self.depth or ())]
 
     def widths(self) -> list[int]:
-        """The widths of the pool, each the nearest multiple."""
+        """Return the widths of the pool, each the nearest multiple."""
         step = self.width_multiple
         return [*dict.fromkeys(step * max(1, round(value / step)) for value in _doublings(self.width or ()))]
 
     def budgets(self) -> list[float]:
-        """The budgets of the pool in tokens, rounded to four digits."""
+        """Return the budgets of the pool in tokens, rounded to four digits."""
         return [whole(float(f"{value:.4g}")) for value in _doublings(self.tokens or ())]
 
 

@@ -24,7 +24,7 @@ Grow = Literal["even", "uneven"]
 
 
 def listed_layers(keep: str) -> tuple[int, ...] | None:
-    """The layers that a list such as `0,2,4` names, in its order; None for a word of SPREADS."""
+    """Return the layers that a list such as `0,2,4` names, in its order; None for a word of SPREADS."""
     return None if keep in SPREADS else tuple(map(int, keep.split(",")))
 
 
@@ -41,7 +41,9 @@ def layers_problem(depth: int, kept: int, keep: str) -> str | None:
 
 
 def kept_layers(depth: int, kept: int, keep: str) -> tuple[int, ...]:
-    """The layers, from 0, that `kept` layers take from an encoder of `depth`; a list such as `0,2,4` names them in its order.
+    """Return the layers, from 0, that `kept` layers take from an encoder of `depth`.
+
+    A list such as `0,2,4` names them in its order.
 
     `first` drops the layers nearest the output, which loses least (Sajjad et al. 2023, arXiv:2004.03844). `spread` keeps
     round(i·(depth − 1)/(kept − 1)): 0, 2, 4, 7, 9 and 11 for six of 12, as in DistilBERT (Sanh et al. 2019, arXiv:1910.01108,
@@ -115,13 +117,13 @@ _TEACHER = re.compile(_RUN + "".join(f"(?::{name}=(?P<{name}>{_VALUES.get(name, 
 
 
 def run_folder(named: str) -> Path | None:
-    """The folder of a run by its path, whose name is the run's id; None for other text."""
+    """Return the folder of a run by its path, whose name is the run's id; None for other text."""
     match = re.fullmatch(_RUN, named)
     return None if match is None else Path(match["folder"])
 
 
 def parse_start(start: str) -> InitFrom | None:
-    """The run that `recipe.start` names, if any; raises ValueError if it names a layer twice."""
+    """Return the run that `recipe.start` names, if any; raises ValueError if it names a layer twice."""
     if (match := _START.fullmatch(start)) is None:
         return None
     keep = match["keep"] or "first"
@@ -133,7 +135,7 @@ def parse_start(start: str) -> InitFrom | None:
 
 
 def parse_teacher(named: str) -> Teacher | None:
-    """The teacher that `recipe.teacher` names, if any; raises ValueError if a number is malformed."""
+    """Return the teacher that `recipe.teacher` names, if any; raises ValueError if a number is malformed."""
     if (match := _TEACHER.fullmatch(named)) is None:
         return None
     read: dict[str, Any] = {name: type(usual)(match[name] or usual) for name, usual in USUAL.items()}
@@ -148,7 +150,7 @@ _BESIDE_CELL = {"start": ("keep", "grow"), "teacher": tuple(USUAL)}
 
 
 def cell_as_text(knob: str, value: object) -> object:
-    """A start or teacher `{cell: NAME, …}` of a sweep file as text, such as `cell deep:last`; other values as they are.
+    """Return a start or teacher `{cell: NAME, …}` of a sweep file as text, such as `cell deep:last`; other values as they are.
 
     Raises ValueError for unknown keys, or a name that is not a word.
     """
@@ -165,11 +167,14 @@ def cell_as_text(knob: str, value: object) -> object:
 
 
 def _as_text(value: object) -> object:
-    """A number, word, map or list of layers as text; the list as `0,2,4`."""
+    """Return a number, word, map or list of layers as text; the list as `0,2,4`."""
     return ",".join(map(str, value)) if isinstance(value, list) else number_in(layers_as_text(value))
 
 
 def cell_in(value: object) -> tuple[str, str] | None:
-    """The cell's name and the layers or numbers after it, of a start or teacher by `cell_as_text`; None for other values."""
+    """Return the cell's name and the layers or numbers after it, of a start or teacher by `cell_as_text`.
+
+    None for other values.
+    """
     match = _CELL.fullmatch(value) if isinstance(value, str) else None
     return None if match is None else (match["name"], match["rest"])

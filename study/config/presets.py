@@ -26,7 +26,7 @@ bias, 30% masks (Wettig et al. 2023, arXiv:2202.08005) and Muon (Jordan et al. 2
 
 
 def kind(name: str, option: str) -> Architecture:
-    """The architecture whose kind of norms, positions, activation and so on a preset or a named model stands for.
+    """Return the architecture whose kind of norms, positions, activation and so on a preset or a named model stands for.
 
     A model's is that which is trained, and a preset's has BERT-Base's sizes. Raises InputError, at the `option` that gave it,
     for an unknown name.

@@ -251,11 +251,11 @@ class Recipe(Strict):
         return {knob: run.identity for knob, run in named.items() if run is not None}
 
     def warmup_steps(self, steps: int) -> int:
-        """The steps of the warmup."""
+        """Return the steps of the warmup."""
         if self.warmup_tokens is not None:
             return round(self.warmup_tokens / self.batch_tokens)
         return round(self.warmup_fraction * steps)
 
     def decay_steps(self, steps: int) -> int:
-        """The steps of the decay, at the end."""
+        """Return the steps of the decay, at the end."""
         return round(self.decay_fraction * steps) if self.schedule == "wsd" else steps - self.warmup_steps(steps)

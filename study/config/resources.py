@@ -103,7 +103,7 @@ TimeLimit = Annotated[str, AfterValidator(_slurm_time)]
 
 
 def minutes_of(text: str) -> int:
-    """The whole minutes of a time limit; raises ValueError if it is malformed."""
+    """Return the whole minutes of a time limit; raises ValueError if it is malformed."""
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|min|h|d)", text):
         return max(1, math.ceil(float(match[1]) * UNITS[match[2]]))
     if match := SLURM_TIME.fullmatch(text):
@@ -194,7 +194,7 @@ class Resources(Strict):
         return self.model_copy(update={"devices": 1, "kernels": "eager", "slurm": slurm})
 
     def overridden(self, **flags: Any) -> Resources:
-        """These resources, overridden by every command-line flag that is not None."""
+        """Return these resources, overridden by every command-line flag that is not None."""
         given = {name: value for name, value in flags.items() if value is not None}
         slurm = {name: given.pop(name) for name in SLURM_FLAGS if name in given}
         on = given.get("on", self.on)

@@ -139,7 +139,7 @@ class TokenizerConfig(Strict):
         return f"{larger}, or kind: byte_bpe, which knows every character"
 
     def unread(self, unknown_share: float | None, of: Literal["tokens", "characters"] = "characters") -> str | None:
-        """A warning about the share of a text that is lost; None if unknown or at most MOST_UNKNOWN."""
+        """Return a warning about the share of a text that is lost; None if unknown or at most MOST_UNKNOWN."""
         if unknown_share is None or unknown_share <= MOST_UNKNOWN:
             return None
         words = "words that the tokeniser does not know and no run predicts"
@@ -147,7 +147,10 @@ class TokenizerConfig(Strict):
         return f"{unknown_share:.0%} of the text's {of} are {lost}, {words}; {self.remedy}"
 
     def stripped(self, share: float | None) -> str | None:
-        """A note on the share of a text's characters whose marks are dropped; None if unknown or at most MOST_STRIPPED."""
+        """Return a note on the share of a text's characters whose marks are dropped.
+
+        None if unknown or at most MOST_STRIPPED.
+        """
         if share is None or share <= MOST_STRIPPED:
             return None
         remedy = "data.tokenizer.strip_accents: false keeps them"
@@ -173,7 +176,7 @@ class DataConfig(Strict):
     validation_sequences: Count = 1024
 
     def overlap(self, share: float | None) -> str | None:
-        """The share of validation text that also occurs in training text, in words; None if unknown."""
+        """Return the share of validation text that also occurs in training text, in words; None if unknown."""
         if share is None:
             return None
         words = f"{share:.1%} of the validation tokens stand in {OVERLAP_WINDOW}-token windows that occur in the training text"
@@ -296,7 +299,10 @@ class RunConfig(Strict):
             raise ValueError(f"{asked} slows tables that are the decoder, too; set architecture.tied_decoder true")
 
     def _without_rule(self) -> str | None:
-        """The first field of MobileBERT, whose products and sums no parametrisation but the standard knows; None without."""
+        """Return the first field of MobileBERT, whose products and sums no parametrisation but the standard knows.
+
+        None without.
+        """
         of_mobilebert = {"bottleneck_width", "ffn_stack", "trigram_embedding"}
         for name, value in not_of_berts_kind(self.architecture).items():
             if name in of_mobilebert or (name, value) in (("norm_kind", "affine"), ("mlm_transform", "width")):
@@ -377,7 +383,7 @@ class RunConfig(Strict):
         }
 
     def spared_flops_per_token_with(self, teacher: Architecture | None) -> float:
-        """The `train_flops` per input token that the last layer saves, with a third of the teacher's.
+        """Return the `train_flops` per input token that the last layer saves, with a third of the teacher's.
 
         Losses between layers need both at every token.
         """
@@ -413,7 +419,7 @@ class RunConfig(Strict):
         return self.steps * self.recipe.batch_tokens
 
     def validation_interval(self, validations: int) -> int:
-        """Steps between at most `validations` validations, the last at the end; at least 2, as a checkpoint needs."""
+        """Return the steps between at most `validations` validations, the last at the end; at least 2, for a checkpoint."""
         return self.steps // min(self.steps, validations) + 1
 
     @property
@@ -428,7 +434,7 @@ class RunConfig(Strict):
         return self.steps - decay if 0 < decay < self.steps else None
 
     def values_of(self, knobs: Collection[str]) -> dict[str, Any]:
-        """The values of knobs by dotted key, including those that `to_dict` omits."""
+        """Return the values of knobs by dotted key, including those that `to_dict` omits."""
         included: dict[str, Any] = {}
         for knob in knobs:
             set_path(included, knob, True)
@@ -439,15 +445,15 @@ class RunConfig(Strict):
         return {knob: values.get(knob) for knob in knobs}
 
     def variant(self, knobs: Collection[str]) -> str:
-        """The values of knobs, in words."""
+        """Return the values of knobs, in words."""
         return describe_knobs({knob: ledger_value(knob, value) for knob, value in self.values_of(knobs).items()})
 
     def words(self, knobs: Collection[str]) -> str:
-        """The run in a few words: shape, knobs, learning rate and seed."""
+        """Return the run in a few words: shape, knobs, learning rate and seed."""
         return describe_run(self.architecture.shape_name, self.variant(knobs), self.recipe.learning_rate, self.seed)
 
     def to_dict(self) -> dict[str, Any]:
-        """The resolved tree as plain values, whole floats as integers.
+        """Return the resolved tree as plain values, whole floats as integers.
 
         It omits LEFT_OUT, so that a new field changes no configuration, cell or ledger.
         """
@@ -462,7 +468,7 @@ class RunConfig(Strict):
         return values
 
     def without_paths(self) -> dict[str, Any]:
-        """The tree without the paths of corpus, tokeniser and trained runs, which identifies a run on one text.
+        """Return the tree without the paths of corpus, tokeniser and trained runs, which identifies a run on one text.
 
         It covers the same as the fingerprint, so the text column, which the text's fingerprint covers, keeps its default.
         """
@@ -492,7 +498,7 @@ class RunConfig(Strict):
         return self.model_dump_json(exclude=unused) + json.dumps(self.recipe.trained_runs)
 
     def to_yaml(self) -> str:
-        """The resolved tree as YAML; `from_yaml` restores the same configuration."""
+        """Return the resolved tree as YAML; `from_yaml` restores the same configuration."""
         dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml writes the same bytes ten times as fast
         text: str = yaml.dump(self.to_dict(), Dumper=dumper, sort_keys=False, allow_unicode=True)
         return text
@@ -503,7 +509,7 @@ class RunConfig(Strict):
         return cls.parse(read_yaml(path), place=str(path))
 
     def fingerprint(self, data_fingerprint: str) -> str:
-        """The run id: 16 hex digits of SHA-256 over everything that can change the run's numbers.
+        """Return the run id: 16 hex digits of SHA-256 over everything that can change the run's numbers.
 
         `data_fingerprint` covers the content of corpus and tokeniser (study.data.prepared); the number of validation sequences
         is added. Defaults are omitted, so that a new knob renames no run; changing a default must increment NUMERICS_VERSION.
@@ -517,7 +523,7 @@ class RunConfig(Strict):
 
 
 def ledger_value(knob: str, value: object) -> object:
-    """A knob's value in a ledger: a trained run as its identity, an optional value as a word."""
+    """Return a knob's value in a ledger: a trained run as its identity, an optional value as a word."""
     if knob in OR_NONE:
         return NONE if value is None else str(value)
     parse = _TRAINED_RUN_OF.get(knob)
@@ -540,7 +546,7 @@ def describe_knobs(values: Mapping[str, object]) -> str:
 
 
 def describe_run(shape: str, variant: str, learning_rate: float, seed: int) -> str:
-    """A run in a few words, such as `L2-H128-A2-F512 norm=pre lr=3e-3 seed=0`."""
+    """Return a run in a few words, such as `L2-H128-A2-F512 norm=pre lr=3e-3 seed=0`."""
     mantissa, exponent = f"{learning_rate:.2e}".split("e")
     return " ".join(filter(None, (shape, variant, f"lr={float(mantissa):g}e{int(exponent)} seed={seed}")))
 
@@ -551,7 +557,7 @@ def fingerprint_of(values: object) -> str:
 
 
 def _beyond(values: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that differ from `plain`, recursively, without empty mappings."""
+    """Return the values that differ from `plain`, recursively, without empty mappings."""
     kept = {
         name: _beyond(value, plain[name]) if isinstance(value, dict) and name in plain else value
         for name, value in values.items()

@@ -79,7 +79,7 @@ class Knobs(Strict):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """The values that differ from their defaults, the teacher by its run id wherever its folder lies."""
+        """Return the values that differ from their defaults, the teacher by its run id wherever its folder lies."""
         values = self.model_dump(mode="json", exclude_defaults=True)
         teacher = None if self.teacher is None else run_folder(self.teacher)
         return values if teacher is None else values | {"teacher": teacher.name}
@@ -103,14 +103,14 @@ class ScoreConfig(Strict):
     seed: Index = 0
 
     def fingerprint(self) -> str:
-        """The score's id: 16 hex digits of SHA-256 over its non-default values and SCORING_VERSION."""
+        """Return the score's id: 16 hex digits of SHA-256 over its non-default values and SCORING_VERSION."""
         values = self.model_dump(mode="json", exclude_defaults=True)
         if "knobs" in values:
             values["knobs"] = self.knobs.identity()
         return fingerprint_of(values | {"scoring_version": SCORING_VERSION})
 
     def tuned_with(self) -> str:
-        """A key that scores share if they differ only in tuned knobs and seed."""
+        """Return a key that scores share if they differ only in tuned knobs and seed."""
         untuned = {name: value for name, value in self.knobs.identity().items() if name not in TUNED}
         return fingerprint_of(self.model_dump(mode="json", exclude={"seed", "knobs"}) | {"knobs": untuned})
 

@@ -59,7 +59,7 @@ class Choices(Strict):
         return choices
 
     def of(self, knob: str) -> Self:
-        """The dimension for a knob, by dotted key."""
+        """Return the dimension for a knob, by dotted key."""
         del knob
         return self
 
@@ -78,7 +78,7 @@ class Choices(Strict):
         return value in self.choices
 
     def top(self) -> int | float | str | bool:
-        """The largest number, or the last choice if any is a word."""
+        """Return the largest number, or the last choice if any is a word."""
         numbers = [choice for choice in self.choices if isinstance(choice, int | float)]
         return max(numbers) if len(numbers) == len(self.choices) else self.choices[-1]
 
@@ -119,7 +119,7 @@ class Range(Strict):
         return self
 
     def of(self, knob: str) -> Self:
-        """The dimension for a knob, whose dotted key decides whether it holds only whole numbers."""
+        """Return the dimension for a knob, whose dotted key decides whether it holds only whole numbers."""
         made = self.model_copy()
         made._of_whole_numbers = knob in WHOLE_KNOBS or self.step is not None
         return made
@@ -146,7 +146,7 @@ class Range(Strict):
         return not self.whole or (value - self.low) % (self.step or 1) == 0
 
     def top(self) -> int | float:
-        """The high end, or the last step before it."""
+        """Return the high end, or the last step before it."""
         return int(self.high - (self.high - self.low) % (self.step or 1)) if self.whole else self.high
 
 
@@ -196,7 +196,7 @@ class Search(Strict):
     ffn_ratio: FfnRatio = 4.0
 
     def rules(self, architecture: Mapping[str, Any]) -> ShapeRules:
-        """The rules that derive other sizes from a width."""
+        """Return the rules that derive other sizes from a width."""
         return ShapeRules(self.head_width, self.ffn_ratio, even_heads=needs_even_heads(architecture))
 
     @field_validator("space")

@@ -124,17 +124,17 @@ class Shapes(Strict):
         return "head_width" in self.model_fields_set
 
     def rules(self, architecture: Mapping[str, Any]) -> list[ShapeRules]:
-        """The rules that derive other sizes from widths, one per head width and FFN ratio."""
+        """Return the rules that derive other sizes from widths, one per head width and FFN ratio."""
         pairs = product(self.head_width, self.ffn_ratio)
         even = needs_even_heads(architecture)
         return [ShapeRules(head_width, ffn_ratio, self._multiple(head_width), even) for head_width, ffn_ratio in pairs]
 
     def _multiple(self, head_width: int) -> int:
-        """The step of solved widths."""
+        """Return the step of solved widths."""
         return self.width_multiple or math.lcm(8, head_width if self.says_head_width else 1)
 
     def sizes(self, architecture: Mapping[str, Any], variant: str = "") -> tuple[list[dict[str, int]], list[Problem]]:
-        """The sizes of every shape, and a problem for each target that no width meets.
+        """Return the sizes of every shape, and a problem for each target that no width meets.
 
         `architecture` holds the other given fields, which may change the count; `variant` describes the varied ones in
         messages.
@@ -173,7 +173,7 @@ def needs_even_heads(architecture: Mapping[str, Any]) -> bool:
 
 
 def _template(depth: int, architecture: Mapping[str, Any]) -> Architecture:
-    """An encoder for solving widths, with the given fields; BERT's if these are invalid, which its runs report."""
+    """Return an encoder for solving widths, with the given fields; BERT's if these are invalid, which its runs report."""
     sizes = {"depth": depth, "width": LARGEST["width"], "heads": 1, "ffn": 1, "vocabulary": 1}
     others = {name: value for name, value in architecture.items() if name not in sizes}
     try:

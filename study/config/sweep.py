@@ -89,18 +89,18 @@ class TuneRange(Strict):
         return self
 
     def values(self) -> list[float]:
-        """The values to try, rounded to four digits, without duplicates."""
+        """Return the values to try, rounded to four digits, without duplicates."""
         return list(_in_equal_ratios(self.low, self.high, self.trials))
 
     def line(self) -> list[float]:
-        """The values, with one more beyond each end."""
+        """Return the values, with one more beyond each end."""
         ratio = (self.high / self.low) ** (1 / (self.trials - 1))
         return [_rounded(self.low / ratio), *self.values(), _rounded(self.high * ratio)]
 
 
 @functools.cache
 def _in_equal_ratios(low: float, high: float, count: int) -> tuple[float, ...]:
-    """Cached, since every cell needs the same values."""
+    """Return values in equal ratios, cached since every cell needs the same."""
     return tuple(dict.fromkeys(_rounded(value) for value in np.geomspace(low, high, count)))
 
 
@@ -219,7 +219,7 @@ class SweepBase(Strict):
 
     @classmethod
     def known_keys(cls) -> dict[str, Any]:
-        """The keys of every kind of sweep file, as candidates for a typing error."""
+        """Return the keys of every kind of sweep file, as candidates for a typing error."""
         return {name: field.annotation for kind in _KINDS.values() for name, field in kind.model_fields.items()}
 
     @property
@@ -243,7 +243,7 @@ class SweepBase(Strict):
         return any(knob in TOKENIZER_KNOBS for knob in self.varied)
 
     def data_with(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
-        """The data of a variant, as plain values."""
+        """Return the data of a variant, as plain values."""
         values = {"data": self.data.model_dump(exclude_none=True)}
         for knob in TOKENIZER_KNOBS:
             if knob in knobs:
@@ -292,13 +292,13 @@ class SweepBase(Strict):
         return ()
 
     def place_of(self, knob: str) -> str | None:
-        """The place in the file that lists a varied, tuned or searched knob; None for other knobs."""
+        """Return the place in the file that lists a varied, tuned or searched knob; None for other knobs."""
         sections = {"vary": self.varied, "tune": self.tuned, "search.space": self.searched}
         return next((f"{section}.{knob}" for section, knobs in sections.items() if knob in knobs), None)
 
 
 def _in_words(count: int) -> str:
-    """A count of any length."""
+    """Return a count of any length."""
     return f"{count:,}" if count < 10**15 else f"over 10^{math.floor(math.log10(count))}"
 
 
@@ -514,7 +514,7 @@ class GoalSweep(SweepBase):
         return () if self.compared is None or self.compared in SOLVED else (self.compared,)
 
     def place_of(self, knob: str) -> str | None:
-        """The place in the file that lists the values of the compared knob; None for other knobs."""
+        """Return the place in the file that lists the values of the compared knob; None for other knobs."""
         return "goal.among" if knob in self.varied else None
 
     @property
@@ -546,7 +546,7 @@ _ALONE = {GoalSweep: _GOAL_ALONE, SearchSweep: _SEARCH_ALONE, CellSweep: _OF_A_G
 
 
 def sweep_of(values: Mapping[str, Any], unknown: Literal["forbid", "ignore"] = "forbid") -> Sweep:
-    """The sweep of the kind that the values name; `unknown` decides about unknown keys.
+    """Return the sweep of the kind that the values name; `unknown` decides about unknown keys.
 
     Raises InputError with every problem, each under its dotted path.
     """
@@ -572,7 +572,7 @@ def sweep_of(values: Mapping[str, Any], unknown: Literal["forbid", "ignore"] = "
 
 
 def _sizes_of_model(base: object) -> dict[str, Any] | None:
-    """The sizes of a named model, with those that `base` gives beside it; None without a known one."""
+    """Return the sizes of a named model, with those that `base` gives beside it; None without a known one."""
     architecture = base.get("architecture") if isinstance(base, Mapping) else None
     name = architecture.get(MODEL) if isinstance(architecture, Mapping) else None
     if not isinstance(architecture, Mapping) or not isinstance(name, str) or find(name) is None:

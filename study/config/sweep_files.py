@@ -62,7 +62,7 @@ def read_sweep(path: Path, overrides: Sequence[str] = ()) -> tuple[Sweep, dict[s
 
 
 def _values_of(path: Path) -> dict[str, Any]:
-    """The values of a sweep file, whose name is that of the file; text from a pipe has none of its own."""
+    """Return the values of a sweep file, whose name is that of the file; text from a pipe has none of its own."""
     if str(path) == "-":
         path = Path("/dev/stdin")
     if path.parent in _PIPES:
@@ -85,7 +85,7 @@ def read_launched(path: Path) -> Sweep:
 
 
 def parse_sweep(values: Mapping[str, Any]) -> Sweep:
-    """The sweep of plain values; raises InputError with every problem."""
+    """Return the sweep of plain values; raises InputError with every problem."""
     problems = list(problems_of_knobs(values))
     if "prune" in values:
         problems.append(Problem("prune", _PRUNE_REFUSED))
@@ -103,7 +103,7 @@ def parse_sweep(values: Mapping[str, Any]) -> Sweep:
 
 
 def _unmet_targets(values: Mapping[str, Any]) -> Sequence[Problem]:
-    """The targets that no width meets, in a sweep with other problems; none if its shapes are invalid."""
+    """Return the targets that no width meets, in a sweep with other problems; none if its shapes are invalid."""
     base = values.get("base")
     architecture = base.get("architecture") if isinstance(base, Mapping) else None
     with suppress(InputError):
@@ -112,7 +112,7 @@ def _unmet_targets(values: Mapping[str, Any]) -> Sequence[Problem]:
 
 
 def _file_of(path: Path) -> Path:
-    """The file at a path, else the shipped sweep of this name; raises InputError where another file may be meant.
+    """Return the file at a path, else the shipped sweep of this name; raises InputError where another file may be meant.
 
     That is the copy in a sweep's folder, the file with its suffix, one under sweeps/, or what has the nearest name beside it or
     among the shipped ones. Of two sweeps with one name, neither is chosen.
@@ -157,7 +157,7 @@ def _override(values: dict[str, Any], override: str) -> None:
 
 
 def _keys_of(path: str) -> list[str]:
-    """The keys of a path; a knob under `vary`, `tune` or `search.space` is one dotted key."""
+    """Return the keys of a path; a knob under `vary`, `tune` or `search.space` is one dotted key."""
     keys = path.split(".")
     for above in (["vary"], ["tune"], ["search", "space"]):
         if keys[: len(above)] == above and len(keys) > len(above) + 1:
@@ -187,7 +187,7 @@ _BESIDE_BASE = {
 
 
 def problems_of_knobs(values: Mapping[str, Any]) -> Iterator[Problem]:
-    """The problems of knobs and `base`, even if other values are invalid."""
+    """Yield the problems of knobs and `base`, even if other values are invalid."""
     search, base = values.get("search"), values.get("base", {})
     space = search.get("space") if isinstance(search, Mapping) else None
     vary, tune = values.get("vary"), values.get("tune")
@@ -214,7 +214,7 @@ def _problems_of_knob(section: str, knob: str, value: object) -> Iterator[Proble
 
 
 def _listed(value: object) -> list[Any]:
-    """The values listed for a knob, including a search's choices; none without a list."""
+    """Return the values listed for a knob, including a search's choices; none without a list."""
     listed = value.get("choices") if isinstance(value, Mapping) else value
     return listed if isinstance(listed, list) else []
 
@@ -298,7 +298,7 @@ def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Ite
 
 
 def _values_of_model(name: object) -> dict[str, Any]:
-    """The fields of a named model; raises InputError for anything that is no name of one."""
+    """Return the fields of a named model; raises InputError for anything that is no name of one."""
     if not isinstance(name, str):
         raise InputError.at(MODEL, f"is {shown(name)}, not the name of a model such as albert-base")
     return trained_values(name)

@@ -28,7 +28,7 @@ class Tried(NamedTuple, Generic[ValuesT]):
 
 
 def trial_seeds(seeds: int) -> int:
-    """The number of a cell's seeds that try tuned values: a third, rounded up.
+    """Return the number of a cell's seeds that try tuned values: a third, rounded up.
 
     With too few, a choice that misses the best makes cells look different. Simulated for five cells of equal loss at their best
     rate, whose curves rise by one to four deviations over seeds per doubling of the rate: two differ significantly in 4% to 6%
@@ -39,7 +39,7 @@ def trial_seeds(seeds: int) -> int:
 
 
 def rank(losses: Sequence[float | None]) -> float | None:
-    """The rank of values, lowest first: fewest failures to learn, then the mean loss in nats of the runs that learned.
+    """Return the rank of values, lowest first: fewest failures to learn, then the mean loss in nats of the runs that learned.
 
     A diverged run has no loss; other failures are left out. None if no run learned.
     """
@@ -48,7 +48,7 @@ def rank(losses: Sequence[float | None]) -> float | None:
 
 
 def comparable_seeds(tried: Iterable[Tried[ValuesT]], requested: Collection[int] = ()) -> set[float]:
-    """The seeds with enough values to compare: three, or the most at any seed if fewer.
+    """Return the seeds with enough values to compare: three, or the most at any seed if fewer.
 
     If the sweep named seeds (`requested`) and any was tried, only those; other seeds repeated only the best values.
     """
@@ -61,7 +61,7 @@ def comparable_seeds(tried: Iterable[Tried[ValuesT]], requested: Collection[int]
 
 
 def best_values(tried: Sequence[Tried[ValuesT]], requested: Collection[int] = ()) -> ValuesT | None:
-    """The best values at the comparable seeds; None if none learned there.
+    """Return the best values at the comparable seeds; None if none learned there.
 
     Values with a run that learned come first, then those tried at more of the seeds, then those of lower rank.
     """

@@ -365,23 +365,23 @@ class Architecture(Strict):
 
 
 def changed(architecture: Architecture, sizes: Mapping[str, Any], place: str = "") -> Architecture:
-    """An architecture with some fields changed and rechecked; raises InputError if they do not fit together."""
+    """Return an architecture with some fields changed and rechecked; raises InputError if they do not fit together."""
     return Architecture.parse(architecture.model_dump() | dict(sizes), place=place)
 
 
 def nearest_divisor(width: int, heads: int) -> int:
-    """The divisor of `width` nearest to `heads`, the smaller on a tie."""
+    """Return the divisor of `width` nearest to `heads`, the smaller on a tie."""
     small = [n for n in range(1, math.isqrt(width) + 1) if width % n == 0]
     return min(sorted({*small, *(width // n for n in small)}), key=lambda n: abs(n - heads))
 
 
 def unlike_bert(architecture: Architecture) -> dict[str, object]:
-    """The fields outside ALWAYS_WRITTEN that differ from BERT."""
+    """Return the fields outside ALWAYS_WRITTEN that differ from BERT."""
     return {name: value for name, default in berts_values().items() if (value := getattr(architecture, name)) != default}
 
 
 def not_of_berts_kind(architecture: Architecture) -> dict[str, object]:
-    """The fields outside ALWAYS_WRITTEN in which the MLM model differs from BERT's."""
+    """Return the fields outside ALWAYS_WRITTEN in which the MLM model differs from BERT's."""
     return {name: value for name, value in unlike_bert(architecture).items() if name not in NOT_IN_MLM}
 
 

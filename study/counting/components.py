@@ -105,7 +105,7 @@ class Letters:
 
     @classmethod
     def numbers(cls, architecture: Architecture) -> Letters:
-        """The sizes of an architecture."""
+        """Return the sizes of an architecture."""
         a = architecture
         tables = (a.vocabulary, a.positions, a.segments)
         others = (a.ffn_stack, a.groups, a.relative_positions, a.convolution_kernel)
@@ -114,7 +114,7 @@ class Letters:
 
     @classmethod
     def symbols(cls, architecture: Architecture) -> Letters:
-        """The letters; a size has its own only if it differs from BERT's pattern."""
+        """Return the letters; a size has its own only if it differs from BERT's pattern."""
         letters: dict[str, Quantity] = {letter: Symbol(letter) for letter in LETTERS}
         if architecture.embedding_width is None:
             letters["E"] = letters["H"]
@@ -127,7 +127,7 @@ class Letters:
         return cls(**letters)
 
     def primed(self, tables: Quantity) -> Letters:
-        """The letters of a generator: sizes of its own are primed, as H′, and its tables have another encoder's width."""
+        """Return a generator's letters: sizes of its own are primed, as H′, and its tables have another encoder's width."""
         own = {letter: Symbol(f"{getattr(self, letter)}′") for letter in "HAFBD"}
         return replace(self, **own, E=tables)
 

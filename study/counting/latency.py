@@ -67,7 +67,7 @@ def kind_words(architecture: Architecture) -> str:
 
 
 def common_kind(unlike: str) -> str:
-    """What encoders of one kind have in common of `kind_words`: all but FOLLOWING_SIZES, unless they are all that there is."""
+    """Return the `kind_words` common to a kind: all but FOLLOWING_SIZES, unless those are all that there is."""
     parts = [part for part in unlike.split(", ") if not part.startswith(FOLLOWING_SIZES)]
     return ", ".join(parts) or unlike
 
@@ -98,7 +98,7 @@ def write_table(rows: pd.DataFrame, environment: Mapping[str, Any], root: Path) 
 
 
 def _there(environment: Mapping[str, Any], root: Path) -> tuple[Path, pd.DataFrame | None]:
-    """The folder of this environment's table under `root`, and any table; raises as `check_environment`."""
+    """Return the folder of this environment's table under `root`, and any table; raises as `check_environment`."""
     folder = root / hardware_name(environment)
     facts = folder / "environment.json"
     before = json_of(facts, dict, "give another --into")
@@ -111,13 +111,13 @@ def _there(environment: Mapping[str, Any], root: Path) -> tuple[Path, pd.DataFra
 
 
 def hardware_name(environment: Mapping[str, Any]) -> str:
-    """The processor on a CPU, else the device: lower case, all but letters and digits as dashes."""
+    """Return the processor on a CPU, else the device: lower case, all but letters and digits as dashes."""
     hardware = environment["processor"] if environment["device"] == "cpu" else environment["device"]
     return re.sub(r"[^a-z0-9]+", "-", str(hardware).lower()).strip("-") or "unknown"
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """The table of a latency folder; raises InputError, with a command to make one, if missing or torn.
+    """Return the table of a latency folder; raises InputError, with a command to make one, if missing or torn.
 
     `path` is the table, its folder, or a folder that holds exactly one.
     """
@@ -131,7 +131,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def _read(file: Path) -> pd.DataFrame:
-    """The table of a file; raises InputError for its first row with unusable numbers."""
+    """Return the table of a file; raises InputError for its first row with unusable numbers."""
     import pandas as pd
 
     try:
@@ -184,7 +184,7 @@ class LatencyModel:
         return float(features @ np.array([self.coefficients[term] for term in TERMS]))
 
     def beyond(self, architecture: Architecture, batch: int, sequence_length: int) -> list[str]:
-        """The quantities outside the measured ranges, and the fields in which the encoder is unlike the measured ones."""
+        """Return the quantities beyond the measured ranges, and the fields in which the encoder is unlike measured ones."""
         values = _ranged(architecture, batch, sequence_length)
         outside = [name for name, (least, largest) in self.ranges.items() if not least <= values[name] <= largest]
         if common_kind(kind_words(architecture)) == self.unlike_bert:
@@ -192,11 +192,11 @@ class LatencyModel:
         return [*outside, *(field.replace("_", " ") for field in not_of_berts_kind(architecture))]
 
     def to_dict(self) -> dict[str, Any]:
-        """The model as plain values."""
+        """Return the model as plain values."""
         return dict(vars(self))
 
     def to_text(self) -> str:
-        """The model's basis and error, in a line."""
+        """Return the model's basis and error, in a line."""
         shapes = f"{self.n_shapes} shapes" + (f" with {self.unlike_bert}" if self.unlike_bert else "")
         basis = f"{self.n_rows} times ({self.statistic}) of {shapes} at {self.settings}, {self.threads} threads"
         error = f"{self.error:.0%} off (median), {self.worst_error:.0%} at worst, each shape left out in turn"
@@ -211,7 +211,7 @@ def fit_latency(
     statistic: Statistic = "median",
     kind: Architecture | None = None,
 ) -> LatencyModel:
-    """The latency model of a table's encoders of a kind, in one precision and number of threads (default: the only one).
+    """Return the latency model of a table's encoders of a kind, in one precision and number of threads (default: the only one).
 
     The kind is BERT's, or that of `kind` if FEWEST_OF_A_KIND of its shapes were measured, of two depths and widths. `setting`
     is the batch and sequence length to predict for; if FEWEST_SHAPES have it, only their rows are fitted.
@@ -280,7 +280,7 @@ def _rows_of(table: pd.DataFrame, precision: WeightFormat, threads: int | None) 
 
 
 def _architecture(row: Mapping[Hashable, Any], kind: Architecture | None) -> Architecture:
-    """A row's encoder, of BERT's kind if no other is given."""
+    """Return a row's encoder, of BERT's kind if no other is given."""
     sizes = ("depth", "width", "heads", "ffn", "vocabulary", "positions", "segments", "norm")
     words = dict(part.partition(" ")[::2] for part in str(row[UNLIKE_BERT]).split(", "))
     following = {field: int(words[field]) if field in words else None for field in FOLLOWING_SIZES}
@@ -294,7 +294,7 @@ def _ranged(architecture: Architecture, batch: int, sequence_length: int) -> dic
 
 
 def _features(architecture: Architecture, batch: int, length: int, precision: WeightFormat) -> NDArray[np.float64]:
-    """A call's cost terms; a block writes 8H + 2F numbers per token, and A·S attention scores."""
+    """Return a call's cost terms; a block writes 8H + 2F numbers per token, and A·S attention scores."""
     a, tokens = architecture, batch * length
     flops = batch * flops_per_sequence(a, length, 0).train_flops / 3
     weights = (1 if precision == "int8" else itemsize(precision)) * parameters(a).parameters_non_embedding

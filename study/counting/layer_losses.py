@@ -62,7 +62,7 @@ class LayerLosses:
         return 0 if not self.relations else 3 if self.relation_heads else 1
 
     def pairs(self, depth: int, teacher_depth: int) -> tuple[tuple[int, int], ...]:
-        """The layers of the student that are matched, each with the teacher's; 0 are the embeddings."""
+        """Return the layers of the student that are matched, each with the teacher's; 0 are the embeddings."""
         match self.layers:
             case "last":
                 return ((depth, teacher_depth),)
@@ -119,5 +119,5 @@ NO_LOSSES = LayerLosses()
 
 
 def layers_as_text(value: object) -> object:
-    """A map `{student layer: teacher layer}` of a sweep file as text, such as `1-2,2-4`; other values as they are."""
+    """Return a map `{student layer: teacher layer}` of a sweep file as text, such as `1-2,2-4`; other values as they are."""
     return ",".join(f"{one}-{other}" for one, other in value.items()) if isinstance(value, dict) else value

@@ -59,7 +59,7 @@ class Memory:
         return sum(self.parts.values())
 
     def to_dict(self) -> dict[str, object]:
-        """The parts, total and moment as plain values."""
+        """Return the parts, total and moment as plain values."""
         sizes = {f"{name}_bytes": size for name, size in self.parts.items()}
         return {**sizes, "total_bytes": self.total, "moment": self.moment}
 
@@ -190,7 +190,7 @@ def training_memory(architecture: Architecture, step: TrainingStep) -> Memory:
 
 
 def _at_the_peak(stored: Memory, moments: dict[str, int], architecture: Architecture, step: TrainingStep) -> Memory:
-    """The stored parts with the largest of all moments, of which validation is one, and its workspace."""
+    """Return the stored parts with the largest of all moments, of which validation is one, and its workspace."""
     logits = FLOAT * step.validation.masked * architecture.vocabulary
     forward = stored.weight_copies + _forward_activations(architecture, step.validation)
     before = max(moments.values()) if step.graphed else stored.weights + stored.optimiser
@@ -252,7 +252,7 @@ def _layer_matrices(architecture: Architecture) -> int:
 
 
 def _matrix_shapes(architecture: Architecture) -> Counter[tuple[int, int]]:
-    """The shapes of a layer's matrices, outputs by inputs, with the number of each.
+    """Return the shapes of a layer's matrices, outputs by inputs, with the number of each.
 
     BERT's attention has 4 of H by H, DeBERTa v1's 6, and each FFN of H by F two, if gated three. With a bottleneck of width B,
     attention has 3 of B by B, with the values 3 read H, and one returns to it.
@@ -341,7 +341,7 @@ def activation_bytes(architecture: Architecture, step: TrainingStep) -> int:
 
 
 def _relative_activations(architecture: Architecture, step: TrainingStep) -> int:
-    """What all layers share of relative positions, and the convolution beside the first."""
+    """Return what all layers share of relative positions, and the convolution beside the first."""
     a, n, h = architecture, step.tokens, architecture.width
     convolved = n * (step.item * h + _norm_activations(a, h, step)) if a.convolution_kernel else 0
     convolved += n * step.item * h if a.convolution_kernel and step.precision == "bf16" else 0
@@ -352,7 +352,7 @@ def _relative_activations(architecture: Architecture, step: TrainingStep) -> int
 
 
 def _window_masks(architecture: Architecture, step: TrainingStep) -> int:
-    """The mask of windows that all local layers share, and what each makes of it."""
+    """Return the mask of windows that all local layers share, and what each makes of it."""
     a, pairs = architecture, step.sequence_length**2
     if not a.local_layers:
         return 0
@@ -376,7 +376,7 @@ def _projection_parameters(architecture: Architecture, step: TrainingStep) -> in
 
 
 def _matched_bytes(architecture: Architecture, step: TrainingStep) -> int:
-    """What losses between layers keep for the backward pass.
+    """Return what losses between layers keep for the backward pass.
 
     Per pair of layers, hidden states of the teacher, 4NH', and of the student where nothing else keeps them, 4NH: the last
     layer's, and in bf16 post-norm's; a projection's output, 4NH', and in bf16 its input, aNH. Per pair with attention and
@@ -404,7 +404,7 @@ def _score_bytes(architecture: Architecture, step: TrainingStep, item: int) -> i
 
 
 def _taught_bytes(architecture: Architecture, step: TrainingStep) -> int:
-    """What the losses between layers hold in their forward pass beside what they keep.
+    """Return what the losses between layers hold in their forward pass beside what they keep.
 
     The teacher's queries, keys and values of all matched layers, 3aNH', if rotated or normed 2aNH' more, their hidden states,
     4NH', unless kept, and of the last relations four tensors of scores.
@@ -434,7 +434,7 @@ def _layer_activations(architecture: Architecture, step: TrainingStep, last: boo
 
 
 def _second_pass_activations(architecture: Architecture, step: TrainingStep) -> int:
-    """What the second pass of an enhanced mask decoder keeps: as the last layer, whose input and last norm count already."""
+    """Return what an enhanced mask decoder's second pass keeps: as the last layer, whose input and last norm already count."""
     a, h, n = architecture, architecture.width, step.tokens
     if not a.enhanced_mask_decoder:
         return 0
@@ -448,7 +448,7 @@ def _second_pass_activations(architecture: Architecture, step: TrainingStep) -> 
 
 
 def _bottleneck_activations(architecture: Architecture, step: TrainingStep, last: bool) -> int:
-    """What a layer with a bottleneck keeps beside the inputs of attention and masks."""
+    """Return what a layer with a bottleneck keeps beside the inputs of attention and masks."""
     a, h, inner, n, item = architecture, architecture.width, architecture.block_width, step.tokens, step.item
     rows, bf16 = _encoded(a, step) if last else n, step.precision == "bf16"
     stream = (2 * n + rows) if bf16 else n + (rows if last else 0)
@@ -461,7 +461,7 @@ def _bottleneck_activations(architecture: Architecture, step: TrainingStep, last
 
 
 def _attention_activations(architecture: Architecture, step: TrainingStep, last: bool) -> int:
-    """The part between the products before and after attention.
+    """Return the part between the products before and after attention.
 
     Query and key norms keep the product's output, which is not counted again, or an fp32 copy.
     """
@@ -553,7 +553,7 @@ def model_bytes(architecture: Architecture, precision: WeightFormat = "fp32") ->
 
 
 def _encoder_matrices(architecture: Architecture) -> tuple[int, int]:
-    """The numbers and rows of the encoder's matrices and tables."""
+    """Return the numbers and rows of the encoder's matrices and tables."""
     a, h = architecture, architecture.width
     offsets = (a.positions if a.position_encoding == "learned" else 0) + a.segments
     blocks = sum(count * outputs for (outputs, _), count in _matrix_shapes(a).items())
@@ -564,14 +564,14 @@ def _encoder_matrices(architecture: Architecture) -> tuple[int, int]:
 
 
 def _projection_inputs(architecture: Architecture) -> int:
-    """Inputs of the projection between tables and blocks; none at equal widths."""
+    """Return the inputs of the projection between tables and blocks; none at equal widths."""
     if architecture.trigram_embedding:
         return 3 * architecture.table_width
     return architecture.table_width if architecture.embedding_width is not None else 0
 
 
 def _relative_alive(architecture: Architecture, tokens: int, queries: int, length: int, item: int) -> int:
-    """What disentangled attention holds, beside its input and query, key and value, without gradients.
+    """Return what disentangled attention holds, beside its input and query, key and value, without gradients.
 
     Products of N tokens with P relative positions, a·A·N·P, the scores of R queries twice, 2a·A·R·S, both projections of the
     table, 2aPH, and each pair's row, 8S².
@@ -645,7 +645,7 @@ def _forward_activations(architecture: Architecture, step: TrainingStep) -> int:
 
 
 def _only_layer_forward(architecture: Architecture, step: TrainingStep) -> int:
-    """The same for a single layer, which works at the masked positions.
+    """Return the same for a single layer, which works at the masked positions.
 
     Attention holds its input 4NH, in pre-norm normed too, 4NH, key and value 2aNH, in bf16 a copy of one, or the normed key,
     aNH, with rotary positions the rotated key and its pairs, 2aNH, and of the masked positions their input 4MH, query and mix
@@ -742,7 +742,7 @@ def _stream(step: TrainingStep) -> int:
 
 
 def _last_forward(architecture: Architecture, step: TrainingStep) -> int:
-    """The last layer's forward memory at its end beyond the stored parts, less the head's activations.
+    """Return the last layer's forward memory at its end beyond the stored parts, less the head's activations.
 
     Sublayer inputs are stored by pre-norm's norms, and in fp32 by the products, which in bf16 store the copy.
     """
@@ -754,7 +754,7 @@ def _last_forward(architecture: Architecture, step: TrainingStep) -> int:
 
 
 def _layer_backward(architecture: Architecture, step: TrainingStep, last: bool) -> int:
-    """The peak of the backward pass of the last layer, or of the one before, beyond the activations.
+    """Return the peak of the backward pass of the last layer, or of the one before, beyond the activations.
 
     Negative if it frees more: the head's activations are gone by then, and before the last layer also the last layer's,
     replaced by its weight gradients. For R tokens, the FFN adds the gradients of the inner size, aRF (2aRF, except GELU, whose

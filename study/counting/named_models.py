@@ -53,13 +53,13 @@ def _model(row: dict[str, str]) -> NamedModel:
 
 
 def find(name: str) -> NamedModel | None:
-    """The model of a name or alias, in any case; None if unknown."""
+    """Return the model of a name or alias, in any case; None if unknown."""
     wanted = name.lower()
     return next((m for m in catalogue() if wanted in (m.name.lower(), *map(str.lower, m.aliases))), None)
 
 
 def unknown(name: str, where: str = "") -> InputError:
-    """The error for an unknown name, with the nearest models; `where` names what else it is not.
+    """Return the error for an unknown name, with the nearest models; `where` names what else it is not.
 
     The start of known names (`albert`) lists all of them.
     """
@@ -72,7 +72,7 @@ def unknown(name: str, where: str = "") -> InputError:
 
 
 def named(name: str) -> Architecture:
-    """The architecture of a named model; raises InputError with the nearest known name."""
+    """Return the architecture of a named model; raises InputError with the nearest known name."""
     model = find(name)
     if model is None:
         raise unknown(name)
@@ -84,7 +84,7 @@ OF_THE_TEXT = ("vocabulary", "positions")
 
 
 def trained(name: str) -> Architecture:
-    """The architecture of a named model as it is trained: ESM-2's contact head is fitted to its attention afterwards.
+    """Return the architecture of a named model as it is trained: ESM-2's contact head is fitted to its attention afterwards.
 
     Raises InputError for an unknown name.
     """
@@ -93,7 +93,7 @@ def trained(name: str) -> Architecture:
 
 @functools.cache
 def trained_values(name: str) -> dict[str, Any]:
-    """The fields of a named model for training on another text: all but OF_THE_TEXT, where they differ from BERT's.
+    """Return the fields of a named model for training on another text: all but OF_THE_TEXT, where they differ from BERT's.
 
     Raises InputError for an unknown name.
     """
@@ -103,7 +103,7 @@ def trained_values(name: str) -> dict[str, Any]:
 
 
 def architecture_of(name: str | None, sizes: Mapping[str, Any]) -> Architecture:
-    """A named model with some sizes changed, or a shape given by its sizes.
+    """Return a named model with some sizes changed, or a shape given by its sizes.
 
     Without a name depth and width are required; defaults are heads width/64, ffn 4 · width, and 30,522 word pieces, as in BERT.
     Raises InputError for an unknown name or an impossible shape.

@@ -58,7 +58,7 @@ class ParameterCount:
     parameters_mlm_untied: int
 
     def totals(self) -> dict[str, int]:
-        """The TOTALS by name."""
+        """Return the TOTALS by name."""
         return {name: getattr(self, name) for name in TOTALS}
 
 
@@ -209,7 +209,7 @@ def _attention_products(a: Architecture, length: int) -> int:
 
 
 def relative_rows(a: Architecture, length: int) -> int:
-    """The rows of relative positions that a sequence reads; DeBERTa v1 reads only those in reach."""
+    """Return the rows of relative positions that a sequence reads; DeBERTa v1 reads only those in reach."""
     return min(a.relative_positions, 2 * length) if a.position_encoding == "disentangled" else a.relative_positions
 
 
@@ -235,7 +235,7 @@ def flops_per_token(architecture: Architecture, sequence_length: int, prediction
 
 
 def spared_flops_per_token(architecture: Architecture, sequence_length: int, predictions: int) -> float:
-    """The part of `train_flops` saved here, per input token: the last layer's work at unpredicted positions.
+    """Return the part of `train_flops` saved here, per input token: the last layer's work at unpredicted positions.
 
     Only the key and value weights, 2·H², meet all S tokens, in a bottleneck B² + 2·H·B with that of queries and keys; the other
     products, with scores and mixtures 2·S·H, run at the K

@@ -42,18 +42,18 @@ class ShapeRules:
 
     @classmethod
     def like(cls, architecture: Architecture) -> ShapeRules:
-        """The rules by which an encoder of any width has the head width and the ffn ratio of this one."""
+        """Return the rules by which an encoder of any width has the head width and the ffn ratio of this one."""
         return cls(architecture.head_width, architecture.ffn / architecture.width, even_heads=architecture.rotary)
 
     def heads(self, width: int) -> int:
-        """The divisor of `width` whose head width is nearest to `head_width`, the wider on a tie."""
+        """Return the divisor of `width` whose head width is nearest to `head_width`, the wider on a tie."""
         small = [heads for heads in range(1, math.isqrt(width) + 1) if width % heads == 0]
         divisors = {*small, *(width // heads for heads in small)}
         odd = {heads for heads in divisors if self.even_heads and width // heads % 2}
         return min(divisors - odd or divisors, key=lambda heads: (abs(width / heads - self.head_width), heads))
 
     def ffn(self, width: int) -> int:
-        """The inner size, ffn_ratio · width, to the nearest whole number."""
+        """Return the inner size, ffn_ratio · width, to the nearest whole number."""
         return max(1, round(self.ffn_ratio * width))
 
     def completed(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class ShapeRules:
         return template.model_copy(update=sizes | {"embedding_width": embedding_width})
 
     def at_parameters(self, target: float, depth: int, template: Architecture) -> Architecture:
-        """The architecture of `depth` layers whose `parameters_non_embedding` come nearest to `target`.
+        """Return the architecture of `depth` layers whose `parameters_non_embedding` come nearest to `target`.
 
         Widths are multiples of `width_multiple`; all but the shape comes from `template`.
         """
@@ -104,7 +104,7 @@ class Goal:
         return f"of {plain}" if plain != self.quantity else self.quantity.replace("_per_token", " a token")
 
     def off(self, architecture: Architecture) -> float:
-        """A shape's relative deviation from the amount: 0.02 is 2% above."""
+        """Return a shape's relative deviation from the amount: 0.02 is 2% above."""
         return self.count(architecture) / self.amount - 1
 
 
@@ -143,7 +143,7 @@ class Space:
         raise InputError.at("--kind", f"{message}; give other depths, widths or another --head-width")
 
     def at(self, depth: int) -> Iterator[Architecture]:
-        """The shapes of a depth, narrow to wide, without those that are impossible in the template's kind."""
+        """Yield the shapes of a depth, narrow to wide, without those that are impossible in the template's kind."""
         for width in self._steps:
             shape = self.rules.shape(depth, width, self.template)
             if not not_of_berts_kind(shape) or _impossible(shape) is None:

@@ -57,7 +57,7 @@ class LawOffer:
 
 
 def offers_of(library: Library, shot: Snapshot) -> list[LawOffer]:
-    """The laws that the ledger of a sweep allows; empty without a ledger or enough runs."""
+    """Return the laws that the ledger of a sweep allows; empty without a ledger or enough runs."""
     return library.kept(("offers", shot.name, shot.version), lambda: _offers(shot.folder))
 
 
@@ -93,7 +93,7 @@ def _fits(query: TableQuery, name: str) -> bool:
 
 
 def _fitted(library: Library, shot: Snapshot, key: str, count: str) -> LawFit:
-    """The fit of an offer with a count of parameters or FLOPs; raises InputError for what is not offered."""
+    """Return the fit of an offer with a count of parameters or FLOPs; raises InputError for what is not offered."""
     offer = next((one for one in offers_of(library, shot) if one.key == key), None)
     if offer is None:
         raise InputError.at("law", "is none that the runs of this sweep allow; choose another")
@@ -111,7 +111,10 @@ _COUNTS = {"parameters": TOTALS, "flops": LEDGER_FLOPS}
 
 
 def offers(library: Library, asked: Mapping[str, str]) -> list[dict[str, str]]:
-    """The laws that a `sweep` allows, for a menu; the first are fitted meanwhile, with this `count`, if no run is trained."""
+    """Return the laws that a `sweep` allows, for a menu.
+
+    The first are fitted meanwhile, with this `count`, if no run is trained.
+    """
     shot, count = library.snapshot(asked.get("sweep", "")), asked.get("count", "")
     found = offers_of(library, shot)
     if not shot.live:
@@ -121,7 +124,7 @@ def offers(library: Library, asked: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def law_lines(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
-    """A `law` of a `sweep` as curves against each of its variables, with 95% bands, also beyond its budgets, and its runs.
+    """Return a sweep's `law` as curves against each of its variables, with 95% bands, also beyond its budgets, and its runs.
 
     `count` is the column of N or C, if it is one. A curve belongs to a `level` of another variable; `columns` names the column
     of each variable.
@@ -160,12 +163,12 @@ def law_lines(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _row_of(label: str) -> int:
-    """The position of a row in its table by its label (study.laws.tables.RunTable.labels), of merged rows the first."""
+    """Return the position of a row in its table by its label (study.laws.tables.RunTable.labels), of merged rows the first."""
     return int(label.split()[1].rstrip(",")) - 1
 
 
 def tasks_of(library: Library, shot: Snapshot) -> dict[str, pd.DataFrame]:
-    """The scored encoders of each task of a sweep (study.evidence.score_points); empty without scores or a ledger."""
+    """Return the scored encoders of each task of a sweep (study.evidence.score_points); empty without scores or a ledger."""
 
     def read() -> dict[str, pd.DataFrame]:
         try:
@@ -180,7 +183,7 @@ def tasks_of(library: Library, shot: Snapshot) -> dict[str, pd.DataFrame]:
 def prediction_of(
     library: Library, shot: Snapshot, key: str, task: str, architecture: Architecture, tokens: float, sequence_length: int
 ) -> dict[str, Any]:
-    """The loss that a law predicts for an encoder, with the 95% interval of the law and how far it extrapolates.
+    """Return the loss that a law predicts for an encoder, with the 95% interval of the law and how far it extrapolates.
 
     The interval holds the uncertainty of the law's constants, not the scatter of single runs; beyond the runs it is widened
     where the forecast of the largest missed. With a `task` that the sweep was scored on, `score` is that of the predicted loss.
@@ -215,7 +218,7 @@ def prediction_of(
 def _score(
     library: Library, shot: Snapshot, of_loss: Fit, task: str, points: pd.DataFrame, at: dict[str, Any]
 ) -> dict[str, Any]:
-    """The score of a task at the predicted loss, with a 95% interval over the constants of both laws."""
+    """Return the score of a task at the predicted loss, with a 95% interval over the constants of both laws."""
     of_score = library.kept(("score", shot.name, shot.version, task), lambda: score_law(points))
     facts = {"task": task, "metric": str(points["metric"].iloc[0])}
     if isinstance(of_score, str):
@@ -237,7 +240,7 @@ def _score(
 
 
 def _values(architecture: Architecture, tokens: float, length: int, roles: Any) -> dict[str, float]:
-    """What laws read of an encoder, by the columns that the law was fitted to."""
+    """Return what laws read of an encoder, by the columns that the law was fitted to."""
     values: dict[str, float] = {size: float(getattr(architecture, size)) for size in SIZES}
     values["tokens"] = tokens
     values["parameters"] = float(parameters(architecture).totals()[roles.get("parameters", TOTALS[0])])

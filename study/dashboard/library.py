@@ -105,7 +105,7 @@ class Snapshot:
         return () if self.sweep is None else self.sweep.distinguishing_knobs
 
     def run(self, run_id: str) -> SeenRun:
-        """A run by its id; raises InputError for an unknown one."""
+        """Return a run by its id; raises InputError for an unknown one."""
         if run_id not in self.runs:
             raise InputError.at(run_id or "run", f"is no run of {self.name}")
         return self.runs[run_id]
@@ -125,14 +125,14 @@ class Library:
         self._makes_ahead = False
 
     def folders(self) -> dict[str, SweepFolder]:
-        """The sweeps by name, without characters that hide others; raises InputError without any."""
+        """Return the sweeps by name, without characters that hide others; raises InputError without any."""
         with self._lock:  # a folder remembers its sweep file as last read
             return {
                 visible(name): self._folders.setdefault(folder.path, folder) for name, folder in sweeps_in(self.root).items()
             }
 
     def snapshot(self, name: str) -> Snapshot:
-        """A sweep as it is now; raises InputError for an unknown one."""
+        """Return a sweep as it is now; raises InputError for an unknown one."""
         folders = self.folders()
         if name not in folders:
             raise InputError.at(name or "sweep", f"is no sweep in {self.root}")
@@ -149,7 +149,7 @@ class Library:
         return self._on_other_text(shot.sweep, [run.record for run in shot.runs.values() if run.record is not None])
 
     def where(self, run_id: str) -> list[tuple[str, SeenRun]]:
-        """The sweeps that have a run, with the run."""
+        """Return the sweeps that have a run, with the run."""
         return [(one.name, one.runs[run_id]) for one in self.snapshots() if run_id in one.runs]
 
     @garbage_collection_paused()
@@ -173,7 +173,7 @@ class Library:
         return columns
 
     def kept(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """A value that was made before under the same key, which names the versions that it stands on.
+        """Return a value that was made before under the same key, which names the versions that it stands on.
 
         Who asks for what another thread is making waits for it.
         """
@@ -212,7 +212,7 @@ class Library:
                 make()
 
     def table(self, names: Iterable[str]) -> tuple[pd.DataFrame, dict[str, str]]:
-        """The ended runs of some sweeps, and what cannot be read (study.report.exploring.runs_in)."""
+        """Return the ended runs of some sweeps, and what cannot be read (study.report.exploring.runs_in)."""
         from study.report.exploring import runs_in
 
         shots = [self.snapshot(name) for name in names]
@@ -251,7 +251,7 @@ class Library:
         return Snapshot(name, folder, version, sweep, runs, held, tuple(problems))
 
     def _stamps(self, folder: SweepFolder, problems: list[str]) -> dict[Path, Stamp]:
-        """The runs of a sweep with what changes if one of them does: its folder, or the pack that holds it."""
+        """Return the runs of a sweep with what changes if one of them does: its folder, or the pack that holds it."""
         try:
             packed = folder.packed
             ids = frozenset[str]() if packed is None else packed.run_ids
@@ -286,7 +286,7 @@ class Library:
 
 
 def stamp_of(file: Path) -> tuple[int, int, int] | None:
-    """The time, size and inode of a file, None if it is missing or out of reach, as reading it says."""
+    """Return the time, size and inode of a file, None if it is missing or out of reach, as reading it says."""
     try:
         status = file.stat()
     except OSError:

@@ -40,7 +40,7 @@ def overview(library: Library, _asked: Mapping[str, str]) -> dict[str, Any]:
 
 
 def texts(library: Library, asked: Mapping[str, str]) -> dict[str, str]:
-    """What is to be said of a `sweep` whose text has changed since its runs, by name; without one, of all.
+    """Return what is to be said of a `sweep` whose text has changed since its runs, by name; without one, of all.
 
     It is asked for when the page is there, since a large text that has changed takes long to read.
     """
@@ -49,12 +49,12 @@ def texts(library: Library, asked: Mapping[str, str]) -> dict[str, str]:
 
 
 def _asked(library: Library, asked: Mapping[str, str]) -> list[Snapshot]:
-    """The `sweep` that is asked for, or without one all."""
+    """Return the `sweep` that is asked for, or without one all."""
     return [library.snapshot(asked["sweep"])] if asked.get("sweep") else _all_of(library)[0]
 
 
 def _all_of(library: Library) -> tuple[list[Snapshot], list[str]]:
-    """The sweeps of the folder, or why there is none."""
+    """Return the sweeps of the folder, or why there is none."""
     try:
         return library.snapshots(), []
     except InputError as error:
@@ -88,20 +88,20 @@ def _counted(shot: Snapshot) -> dict[str, Any]:
 
 
 def _own_tokens(run: SeenRun) -> int:
-    """The tokens that a run itself trained on, without those of its trunk."""
+    """Return the tokens that a run itself trained on, without those of its trunk."""
     if run.record is None or run.record.spent_tokens is None:
         return run.tokens
     return run.record.spent_tokens
 
 
 def verdict_in(answer: str) -> str:
-    """The verdict of an answer as last written, in plain text; empty without one."""
+    """Return the verdict of an answer as last written, in plain text; empty without one."""
     found = _BOLD.search(answer)
     return "" if found is None else printable(re.sub(r"\\(.)", r"\1", found["sentence"]))
 
 
 def answer_html(sweep: str, text: str) -> str:
-    """An answer, which may be a stranger's, as HTML with the figures of its sweep (study.report.markdown_html)."""
+    """Return an answer, which may be a stranger's, as HTML with the figures of its sweep (study.report.markdown_html)."""
 
     def drawn(source: str) -> str | None:
         if (found := re.fullmatch(r"figures/(\w+)\.svg", source)) is None:
@@ -118,7 +118,7 @@ def figure_address(sweep: str, name: str) -> str:
 
 
 def _text_of(shot: Snapshot, file: Path) -> tuple[str, list[str]]:
-    """The text of a sweep's file, empty without one, and why it cannot be shown, if so."""
+    """Return the text of a sweep's file, empty without one, and why it cannot be shown, if so."""
     try:
         return (own_content(file, shot.folder.path) or b"").decode(errors="replace"), []
     except OSError as error:
@@ -126,12 +126,12 @@ def _text_of(shot: Snapshot, file: Path) -> tuple[str, list[str]]:
 
 
 def pulse(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
-    """What changes whenever the page of a `sweep` would; without one, that of all."""
+    """Return what changes whenever the page of a `sweep` would; without one, that of all."""
     return {"version": _version(_asked(library, asked))}
 
 
 def sweep_page(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
-    """A sweep's question, answer, figures and runs."""
+    """Return a sweep's question, answer, figures and runs."""
     shot = library.snapshot(asked.get("sweep", ""))
     return library.kept(("sweep", shot.name, shot.version), lambda: _sweep_page(library, shot))
 
@@ -155,7 +155,7 @@ def _sweep_page(library: Library, shot: Snapshot) -> dict[str, Any]:
 
 
 def _goal(shot: Snapshot) -> tuple[dict[str, Any] | None, list[str]]:
-    """The path to the sweep's goal, None without one, or what is wrong with its file."""
+    """Return the path to the sweep's goal, None without one, or what is wrong with its file."""
     try:
         path = shot.folder.goal_path()
     except InputError as error:
@@ -167,7 +167,7 @@ def _goal(shot: Snapshot) -> tuple[dict[str, Any] | None, list[str]]:
 
 
 def run_row(shot: Snapshot, run: SeenRun) -> dict[str, Any]:
-    """A run's row in the table of runs; `cell` names what only seeds tell apart."""
+    """Return a run's row in the table of runs; `cell` names what only seeds tell apart."""
     config, record = run.config, run.record
     architecture, setting = config.architecture, config.variant(shot.distinguishing)
     words = describe_run(architecture.shape_name, setting, config.recipe.learning_rate, config.seed)
@@ -195,7 +195,7 @@ def run_row(shot: Snapshot, run: SeenRun) -> dict[str, Any]:
 
 
 def figure_of(shot: Snapshot, name: str) -> bytes:
-    """A figure of a sweep; raises InputError for an unknown one."""
+    """Return a figure of a sweep; raises InputError for an unknown one."""
     if not re.fullmatch(r"\w+\.svg", name):
         raise InputError.at(name, "is no name of a figure")
     try:
@@ -246,7 +246,7 @@ def _beside(run: SeenRun, other: SeenRun | None) -> list[dict[str, Any]]:
 
 
 def _lineage(library: Library, shot: Snapshot, run: SeenRun) -> list[dict[str, Any]]:
-    """The runs that this one came from, and those of its sweep that came from it, with the sweep that has each."""
+    """Return the runs that this one came from, and those of its sweep that came from it, with the sweep that has each."""
     recipe, record = run.config.recipe, run.record
     above = {"starts from": recipe.init_from, "is taught by": recipe.teacher_run}
     rows = [_relative(library, words, named.folder.name) for words, named in above.items() if named is not None]
@@ -301,7 +301,7 @@ def _scores(run: SeenRun) -> tuple[list[dict[str, Any]], str]:
 
 
 def _log_of(run: SeenRun) -> str:
-    """The end of a run's log, in whole lines."""
+    """Return the end of a run's log, in whole lines."""
     try:
         check_own(run.home.log_file, run.home.path)
         with run.home.log_file.open("rb") as log:

@@ -60,7 +60,7 @@ MOST_CURVES = 3000
 
 
 def points(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
-    """The ended runs of `sweeps` as columns; `axes` and `kinds` say which can be plotted and grouped by.
+    """Return the ended runs of `sweeps` as columns; `axes` and `kinds` say which can be plotted and grouped by.
 
     `left_out` is why laws do not use a run; `validation` names its validation set, since losses compare only on one.
     """
@@ -156,7 +156,7 @@ def several(words: str) -> list[str]:
 
 
 def curves(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
-    """The curve of each run of a sweep that logged a `metric`, of `runs` or of all, and the metrics that there are.
+    """Return the curve of each run of a sweep that logged a `metric`, of `runs` or of all, and the metrics that there are.
 
     Without a metric it is the validation loss, or the training loss if the sweep is live or no run was validated twice, or else
     the first. The last row of a step counts.
@@ -191,7 +191,7 @@ def curves(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _usual(metric: str) -> tuple[int, str]:
-    """The known metrics first, in their order."""
+    """Return the known metrics first, in their order."""
     known = list(WORDS)
     return known.index(metric) if metric in known else len(known), metric
 

@@ -133,7 +133,7 @@ Each is imported when it is first asked for, so that the server is there at once
 
 
 def json_text(value: Any) -> bytes:
-    """A value as JSON, in which a number that is not finite is null and no character hides or reorders others."""
+    """Return a value as JSON, in which a number that is not finite is null and no character hides or reorders others."""
     text = to_json(value, inf_nan_mode="null", fallback=lambda one: one.item(), by_alias=False).decode(errors="replace")
     text = _ESCAPED.sub(lambda found: found["kept"] or "", text)
     return (text if text.isprintable() else visible(text)).encode()
@@ -178,7 +178,7 @@ def _page(_: Request) -> Response:
 
 
 def application(root: Path, token: str, on_other_text: OnOtherText | None = None) -> ASGIApp:
-    """The dashboard of a results folder, for who knows the token."""
+    """Return the dashboard of a results folder, for who knows the token."""
 
     @cache
     def library() -> Library:

@@ -37,7 +37,7 @@ FIELDS = tuple(name for name, field in Architecture.model_fields.items() if not 
 
 
 def what_if_form(_library: Library, _asked: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of an architecture with their kinds, and the named models to begin from."""
+    """Return the fields of an architecture with their kinds, and the named models to begin from."""
     models = {model.short_name: model.architecture.model_dump(mode="json") for model in catalogue()}
     fields = [_field(name) for name in FIELDS]
     return {"fields": fields, "models": models, "base": BASE, "sequence_length": USUAL_LENGTH}
@@ -80,7 +80,7 @@ def what_if(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
 
 
 def architecture_asked(asked: Mapping[str, str]) -> Architecture:
-    """The architecture of an address: a named model with the fields that the address gives; raises InputError."""
+    """Return the architecture of an address: a named model with the fields that the address gives; raises InputError."""
     values = named(asked.get("model") or BASE).model_dump()
     for name in FIELDS:
         if (given := asked.get(name)) is None:
@@ -111,7 +111,7 @@ def _conditions(asked: Mapping[str, str], architecture: Architecture) -> Conditi
 
 
 def _precision(asked: Mapping[str, str]) -> WeightFormat:
-    """The precision of an address; int8 is for inference."""
+    """Return the precision of an address; int8 is for inference."""
     given = asked.get("precision") or "fp32"
     known: dict[str, WeightFormat] = {one: one for one in get_args(WeightFormat)}
     if given not in known:
@@ -120,7 +120,7 @@ def _precision(asked: Mapping[str, str]) -> WeightFormat:
 
 
 def _memory_in_int8(counted: Account) -> dict[str, Any]:
-    """The memory of an account with inference in int8, and training, which int8 is not for, in fp32."""
+    """Return the memory of an account with inference in int8, and training, which int8 is not for, in fp32."""
     at = counted.conditions
     inference = inference_memory(counted.architecture, at.batch, at.sequence_length, "int8")
     training = {use: memory.to_dict() for use, memory in counted.memory.items()}
@@ -133,7 +133,7 @@ def _in_words(place: str, message: str) -> str:
 
 @lru_cache(maxsize=64)
 def _counted_models(length: int) -> tuple[dict[str, Any], ...]:
-    """The named models with their counts, at a sequence length or at their positions if these are fewer."""
+    """Return the named models with their counts, at a sequence length or at their positions if these are fewer."""
     return tuple(
         {
             "name": model.short_name,
@@ -152,7 +152,7 @@ def _flops_per_token(architecture: Architecture, length: int) -> float:
 
 
 def _nearest(architecture: Architecture, length: int) -> list[str]:
-    """The named models nearest in the logarithms of parameters and FLOPs a token."""
+    """Return the named models nearest in the logarithms of parameters and FLOPs a token."""
     own = math.log(parameters(architecture).parameters_encoder), math.log(_flops_per_token(architecture, length))
 
     def distance(row: Mapping[str, Any]) -> float:
@@ -164,7 +164,7 @@ def _nearest(architecture: Architecture, length: int) -> list[str]:
 def _latencies(
     library: Library, architecture: Architecture, conditions: Conditions, precision: WeightFormat
 ) -> list[dict[str, Any]]:
-    """The latency by each table below the folder, or why one gives none."""
+    """Return the latency by each table below the folder, or why one gives none."""
     root, setting = library.root, (conditions.batch, conditions.sequence_length)
     rows: list[dict[str, Any]] = []
     for path in sorted({*root.glob("latency/*/table.csv"), *root.glob("*/latency/*/table.csv")}):
@@ -188,7 +188,10 @@ def _latencies(
 def _latency_models(
     library: Library, path: Path, kind: Architecture, precision: WeightFormat, setting: tuple[int, int]
 ) -> list[LatencyModel]:
-    """The latency model of a kind for each number of threads that a table has; raises InputError for an unsuitable table."""
+    """Return the latency model of a kind for each number of threads that a table has.
+
+    Raises InputError for an unsuitable table.
+    """
 
     def fitted() -> list[LatencyModel]:
         table = read_table(path)
@@ -199,7 +202,7 @@ def _latency_models(
 
 
 def _prediction(library: Library, asked: Mapping[str, str], architecture: Architecture, length: int) -> dict[str, Any] | None:
-    """The loss, and the score of a task, by the laws of the chosen sweep; None where no sweep is chosen."""
+    """Return the loss, and the score of a task, by the laws of the chosen sweep; None where no sweep is chosen."""
     if not asked.get("sweep"):
         return None
     shot = library.snapshot(asked["sweep"])

@@ -64,7 +64,7 @@ class MaskedWords:
 
 
 def passages_of(data: DataConfig, documents: Callable[[], Iterable[tuple[Split, str]]]) -> tuple[Passage, ...]:
-    """The passages of the validation text with the smallest hashes, as much text as its sequences hold at four bytes a token.
+    """Return the validation passages of the smallest hashes, as much text as its sequences hold at four bytes a token.
 
     They depend on the text alone. The first call for a text reads `documents`.
     """
@@ -116,7 +116,7 @@ def masked_words(
 
 
 def _with_smallest_hashes(documents: Iterable[tuple[Split, str]], limit: int) -> list[tuple[int, str]]:
-    """The number of the document and the text of each chosen passage, in the order of their hashes."""
+    """Return the number of the document and the text of each chosen passage, in the order of their hashes."""
     chosen: list[tuple[int, int, str]] = []
     held = 0
     validation = (text for split, text in documents if split == "validation")

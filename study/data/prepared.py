@@ -226,7 +226,7 @@ def check_files(data: DataConfig) -> None:
 
 
 def stripped_at_first(data: DataConfig) -> Stripped:
-    """What the tokeniser strips of the beginning of a corpus."""
+    """Return what the tokeniser strips of the beginning of a corpus."""
     texts = first_characters((document.text for document in read_corpus(data)), _LOOKED_AT_CHARACTERS)
     return Stripped.by(_untrained_or_loaded(data.tokenizer).normalizer, texts)
 
@@ -326,7 +326,7 @@ def stream_fingerprint(data: DataConfig) -> str:
 
 
 def _overlap_entry(stream: str) -> Path:
-    """The overlap's cache entry; it is separate, since token files may be older."""
+    """Return the overlap's cache entry; it is separate, since token files may be older."""
     return cache_root() / "overlaps" / stream
 
 
@@ -393,7 +393,7 @@ def _build(corpus: CorpusText, folder: Path) -> dict[str, Any]:
 
 
 def _unknown_share(counts: NDArray[np.int64], special: SpecialTokens) -> float:
-    """The share of [UNK] among [UNK] and ordinary tokens."""
+    """Return the share of [UNK] among [UNK] and ordinary tokens."""
     known = counts.sum() - counts[list(special.all)].sum()
     return float(counts[special.unk] / max(1, counts[special.unk] + known))
 

@@ -55,13 +55,13 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
 
 
 def _too_few(config: TokenizerConfig, needed: int) -> InputError:
-    """The error of a vocabulary that cannot hold all characters of a text."""
+    """Return the error of a vocabulary that cannot hold all characters of a text."""
     needs = f"this corpus needs {needed:,}, for all its characters; raise it, or use kind: byte_bpe"
     return InputError.at(_VOCABULARY, f"{config.vocabulary:,} pieces are requested, but {needs}")
 
 
 def merged(words: Mapping[str, int], merges: int, by: Callable[[int, int, int], float]) -> list[Merge]:
-    """The first `merges` merges of the neighbouring pieces of the highest score in words with counts, beginning with letters.
+    """Return the first `merges` merges of those neighbouring pieces that score highest in counted words, from letters on.
 
     `by` scores a pair from the counts of the pair, its left and its right piece: `by_frequency` gives BPE (Sennrich et al.
     2016), `by_likelihood` the WordPiece of Schuster and Nakajima 2012 as it is usually taught. Ties go to the more frequent
@@ -86,13 +86,13 @@ def merged(words: Mapping[str, int], merges: int, by: Callable[[int, int, int], 
 
 
 def by_frequency(pair: int, left: int, right: int) -> float:
-    """The count of a pair."""
+    """Return the count of a pair."""
     del left, right
     return pair
 
 
 def by_likelihood(pair: int, left: int, right: int) -> float:
-    """The count of a pair over those of its pieces: p(st)/(p(s)·p(t)) up to a constant."""
+    """Return the count of a pair over those of its pieces: p(st)/(p(s)·p(t)) up to a constant."""
     return pair / (left * right)
 
 
@@ -107,7 +107,7 @@ def _with_merge(word: Sequence[str], merge: Merge) -> list[str]:
 
 
 def untrained(config: TokenizerConfig, model: Mapping[str, Any] | None = None) -> Tokenizer:
-    """The tokeniser of a kind with a trained model's pieces, by default with none."""
+    """Return the tokeniser of a kind with a trained model's pieces, by default with none."""
     pieces: Any = {} if model is None else model["vocab"]
     merges = [] if model is None else [tuple(pair) for pair in model.get("merges", ())]
     match config.kind:
@@ -139,7 +139,7 @@ def _small_and_plain(config: TokenizerConfig) -> normalizers.Sequence:
 
 
 def _trained(config: TokenizerConfig, sample: list[str], trainer: Any) -> dict[str, Any]:
-    """The model of a trained tokeniser as in its file."""
+    """Return the model of a trained tokeniser as in its file."""
     learning = untrained(config)
     learning.train_from_iterator(sample, trainer)
     model: dict[str, Any] = json.loads(learning.to_str())["model"]
@@ -191,7 +191,7 @@ def _of_bytes(sample: list[str], config: TokenizerConfig) -> dict[str, Any]:
 
 
 def _unigram(sample: list[str], config: TokenizerConfig) -> dict[str, Any]:
-    """The special pieces, every character, and the likeliest longer pieces, with their log probabilities.
+    """Return the special pieces, every character, and the likeliest longer pieces, with their log probabilities.
 
     The trainer may fall short of the size requested of it, so more are requested. It adds up probabilities in parallel, in an
     order that varies, so they are rounded; equal texts then give equal bytes. Raises InputError where the characters alone are

@@ -166,7 +166,7 @@ def load_tokenizer(config: TokenizerConfig) -> Tokenizer:
 
 
 def read_tokenizer(path: Path, config: TokenizerConfig | None = None) -> Tokenizer:
-    """The tokeniser in a file, whatever its size; raises InputError as `load_tokenizer` does."""
+    """Return the tokeniser in a file, whatever its size; raises InputError as `load_tokenizer` does."""
     if path.suffix.lower() != ".json":
         tokenizer = _from_pieces(path, config)
     else:
@@ -181,7 +181,7 @@ def read_tokenizer(path: Path, config: TokenizerConfig | None = None) -> Tokeniz
 
 
 def named_as_berts(path: Path) -> bytes:
-    """The content of a tokenizer.json, in which special pieces of other names are given BERT's.
+    """Return the content of a tokenizer.json, in which special pieces of other names are given BERT's.
 
     So renamed, it adds and pads nothing itself.
     """
@@ -216,7 +216,7 @@ def special_names(path: Path) -> dict[str, str]:
 
 
 def json_object(file: Path) -> dict[str, Any]:
-    """The object in a JSON file; raises InputError if it is missing or holds none."""
+    """Return the object in a JSON file; raises InputError if it is missing or holds none."""
     try:
         values = json_value(file.read_bytes())
     except FileNotFoundError:
@@ -229,7 +229,7 @@ def json_object(file: Path) -> dict[str, Any]:
 
 
 def _vocabulary(values: Mapping[str, Any]) -> list[str]:
-    """The pieces of a tokenizer.json's model: the keys of a dictionary or, of a unigram model, the first of each pair."""
+    """Return the pieces in a tokenizer.json: the keys of a dictionary or, of a unigram model, the first of each pair."""
     model = values.get("model")
     pieces = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(pieces, dict):
@@ -243,7 +243,7 @@ def _added(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """A tokenizer.json with other names for some pieces, which adds and pads nothing itself."""
+    """Return a tokenizer.json with other names for some pieces, which adds and pads nothing itself."""
     model = dict(values["model"]) if isinstance(values.get("model"), dict) else {}
     if isinstance(pieces := model.get("vocab"), dict):
         model["vocab"] = {names.get(piece, piece): number for piece, number in pieces.items()}
@@ -309,13 +309,13 @@ def lowercases(vocabulary: Path, config: TokenizerConfig | None = None) -> bool:
 
 
 def _words_and_capitals(pieces: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The pieces unlike [CLS] and <url>, and those of them with capitals."""
+    """Return the pieces unlike [CLS] and <url>, and those of them with capitals."""
     words = [piece for piece in pieces if piece and piece[0] + piece[-1] not in ("[]", "<>")]
     return words, [word for word in words if word != word.lower()]
 
 
 def unused_capitals(tokenizer: Tokenizer) -> str | None:
-    """A note if the vocabulary is cased, but text is made lower-case, so that many pieces stand for none; else None.
+    """Return a note if the vocabulary is cased, but text is made lower-case, so that many pieces stand for none; else None.
 
     Vocabularies of bytes, some of which are written as capitals, are not judged.
     """
@@ -344,7 +344,7 @@ def as_bert_reads(tokenizer: Tokenizer, lowercase: bool, strip_accents: bool | N
 
 
 def wrapped(tokenizer: Tokenizer) -> Tokenizer:
-    """The same tokeniser, which wraps texts in [CLS] and [SEP] and knows the special pieces as such."""
+    """Return the same tokeniser, which wraps texts in [CLS] and [SEP] and knows the special pieces as such."""
     special = SpecialTokens.of(tokenizer)
     tokenizer.post_processor = BertProcessing(("[SEP]", special.sep), ("[CLS]", special.cls))
     tokenizer.add_special_tokens(list(SPECIAL_PIECES))
@@ -417,7 +417,7 @@ def _require_added(pieces: Mapping[str, int], path: Path) -> None:
 
 
 def _decoded(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The added tokens in a tokenizer_config.json."""
+    """Return the added tokens in a tokenizer_config.json."""
     decoder = settings.get("added_tokens_decoder")
     return [each for each in decoder.values() if isinstance(each, dict)] if isinstance(decoder, dict) else []
 

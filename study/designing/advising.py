@@ -51,7 +51,7 @@ class Advice:
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The advice as plain values."""
+        """Return the advice as plain values."""
         runs = [
             {**run, "cost": cost, "half_width": width}
             for run, cost, width in zip(self.runs, self.costs, self.widths[1:], strict=True)
@@ -73,7 +73,7 @@ class Advice:
         }
 
     def to_text(self) -> str:
-        """The next runs as a table, with what to expect."""
+        """Return the next runs as a table, with what to expect."""
         header = ["run", *self.law.variables, self.unit, "expected ±"]
         rows = [
             [str(number), *(count_text(run[name]) for name in self.law.variables), f"{cost:.3g}", self._width(width)]
@@ -164,7 +164,7 @@ def advise(
 
 
 def _costs(law: Law, table: RunTable, roles: Mapping[str, str], cost: str | None) -> tuple[Floats, str, tuple[str, ...]]:
-    """The candidates' costs, their unit, and notes on how they are counted.
+    """Return the candidates' costs, their unit, and notes on how they are counted.
 
     A role goes by its column in the finished table, or by its name.
     """
@@ -189,7 +189,7 @@ def _costs(law: Law, table: RunTable, roles: Mapping[str, str], cost: str | None
 
 
 def _spent(basins: list[Basin], costs: Floats, order: Rows, budget: float) -> float:
-    """The half-width after a budget is spent on candidates in order, skipping what it cannot afford."""
+    """Return the half-width after a budget is spent on candidates in order, skipping what it cannot afford."""
     for row in order.tolist():
         if costs[row] <= budget:
             budget -= float(costs[row])

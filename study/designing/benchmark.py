@@ -160,7 +160,7 @@ def measure(folder: Path, report: Callable[[dict[str, Any]], None], tasks: Seque
 
 
 def _chosen(method: str, loaded: Loaded, seed: int, budgets: Sequence[float]) -> Iterator[Rows]:
-    """The rows of a method at each budget."""
+    """Yield the rows of a method at each budget."""
     pool, random = loaded.pool, np.random.default_rng(seed)
     match method:
         case "all":
@@ -175,7 +175,7 @@ def _chosen(method: str, loaded: Loaded, seed: int, budgets: Sequence[float]) ->
 
 
 def _affordable(order: Rows, pool: Pool, budget: float) -> Rows:
-    """The rows in order that fit into a budget, skipping those that do not; at least as many as parameters."""
+    """Return the rows in order that fit into a budget, skipping those that do not; at least as many as parameters."""
     kept, spent = [], 0.0
     for row in order.tolist():
         if spent + pool.costs[row] <= budget:
@@ -186,7 +186,7 @@ def _affordable(order: Rows, pool: Pool, budget: float) -> Rows:
 
 
 def load_replay(table: RunTable) -> Loaded:
-    """The runs of a table that a law reads, such as those at the best rate of their cell.
+    """Return the runs of a table that a law reads, such as those at the best rate of their cell.
 
     The dearest is the target, with the mean response of all seeds of its size and tokens, none of which is in the pool.
     """
@@ -223,7 +223,7 @@ def measure_replay(table: RunTable, report: Callable[[dict[str, Any]], None], re
 
 
 def _missed(loaded: Loaded, rows: Rows, seed: int, bend: float) -> float:
-    """The relative error of the forecast of the target."""
+    """Return the relative error of the forecast of the target."""
     learner = Learner(loaded.pool, seed, bend, published_prior(loaded.pool))
     return float(np.expm1(forecast_of(learner.basins(rows, loaded.response))[0] - np.log(loaded.truth[0])))
 
@@ -268,12 +268,12 @@ def simulate_coverage(bend: float, simulated: int = SIMULATED) -> Coverage:
 
 
 def measure_coverage(simulated: int = SIMULATED) -> list[dict[str, Any]]:
-    """The coverage of laws that are exact, and of laws that bend as much as a design takes them to."""
+    """Return the coverage of laws that are exact, and of laws that bend as much as a design takes them to."""
     return [rounded_all({"bend": bend, **asdict(simulate_coverage(bend, simulated))}) for bend in (0.0, BEND)]
 
 
 def as_line(row: Mapping[str, Any]) -> str:
-    """A row on one line."""
+    """Return a row on one line."""
     if "error" in row:
         return f"replay, {row['method']}: error {' / '.join(f'{one:.2%}' for one in row['error'])}"
     found = " / ".join(f"{mean:.2f} ± {spread:.2f}" for mean, spread in zip(row["r2"], row["sd"], strict=True))
@@ -297,7 +297,10 @@ def write(part: str, rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
 
 
 def as_markdown(parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """The designs beside the published ones, how often the intervals of forecasts hold, and the replay; as far as measured."""
+    """Return the designs beside the published ones, how often the intervals of forecasts hold, and the replay.
+
+    As far as measured.
+    """
     found = [_designs(parts.get("designs", ())), _coverage(parts.get("coverage", ())), _replay(parts.get("replay", ()))]
     return "\n\n".join(["# Designs", *filter(None, found)]) + "\n"
 

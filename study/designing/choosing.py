@@ -59,11 +59,11 @@ class Prices:
 
     @classmethod
     def alone(cls, costs: Floats) -> Prices:
-        """The prices of candidates that share nothing."""
+        """Return the prices of candidates that share nothing."""
         return cls(costs, costs, np.zeros(len(costs)), np.arange(len(costs)))
 
     def after(self, row: int) -> Prices:
-        """The prices once a candidate has been run."""
+        """Return the prices once a candidate has been run."""
         rest = self.whole - np.minimum(self.shared, self.shared[row])
         return replace(self, now=np.where(self.trunks == self.trunks[row], np.minimum(self.now, rest), self.now))
 
@@ -82,7 +82,7 @@ class Choice:
 
 
 def expected_error(basins: list[Basin]) -> float:
-    """The expected mean squared error of the law at the targets, within and between basins."""
+    """Return the expected mean squared error of the law at the targets, within and between basins."""
     weights = np.array([basin.weight for basin in basins])
     within = float(weights @ [basin.variance for basin in basins])
     return within + float(between(weights, np.array([basin.at_targets for basin in basins])))
@@ -94,7 +94,7 @@ def half_width_of(error: float) -> float:
 
 
 def plan(basins: list[Basin], prices: Prices, open_: Rows, budget: float, method: Method) -> Choice:
-    """The best of a method's greedy plans that spend a budget on open candidates.
+    """Return the best of a method's greedy plans that spend a budget on open candidates.
 
     Each takes the candidate with the most gain over a power of its cost, among those that are still affordable.
     """
@@ -152,7 +152,7 @@ def pilot(pool: Pool, budget: float, random: np.random.Generator) -> Rows:
 
 
 def choose(pool: Pool, budgets: list[float], run: Callable[[Rows], Floats], method: Method, seed: int = 0) -> list[Rows]:
-    """The rows that are run by the time each budget is spent; `run` gives the results of rows.
+    """Return the rows that are run by the time each budget is spent; `run` gives the results of rows.
 
     After a pilot, the best plan for the next budget is followed until it has spent GROWTH times as much, then made anew.
     """
@@ -176,7 +176,7 @@ def choose(pool: Pool, budgets: list[float], run: Callable[[Rows], Floats], meth
 
 
 def batch(basins: list[Basin], prices: Prices, open_: Rows, budget: float, count: int, method: Method) -> list[int]:
-    """The next runs for `count` slots within a budget, fewer where nothing is affordable; no two of one trunk, which wait for
+    """Choose the next runs for `count` slots within a budget, fewer if unaffordable; no two of one trunk, which wait for
     each other's states.
 
     The first is the best over all basins. Each further one is the best if one basin, in turn and the likeliest first, is the
@@ -208,12 +208,12 @@ class Preview:
     errors: tuple[float, ...]
 
     def error_at(self, budget: float) -> float:
-        """The expected error once so much is spent."""
+        """Return the expected error once so much is spent."""
         return self.errors[int(np.searchsorted(self.spent, budget * (1 + 1e-9), side="right")) - 1]
 
 
 def preview(basins: list[Basin], prices: Prices, open_: Rows, budget: float, spent: float, method: Method) -> Preview:
-    """The whole design, stage by stage, from what is spent to the budget."""
+    """Return the whole design, stage by stage, from what is spent to the budget."""
     rows, path, errors = list[int](), [spent], [expected_error(basins)]
     while len(left := np.setdiff1d(open_[prices.now[open_] <= budget - path[-1]], rows)):
         stage = stage_of(path[-1], budget, float(prices.now[left].min()))

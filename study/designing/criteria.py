@@ -43,7 +43,7 @@ class Basin:
         return float(np.mean(np.sum(self.targets**2, axis=1)))
 
     def after(self, row: int) -> Basin:
-        """The basin once a candidate has been run, whatever its result, up to the predictions."""
+        """Return the basin once a candidate has been run, whatever its result, up to the predictions."""
         direction = self.candidates[row]
         length = float(direction @ direction)
         if length == 0:
@@ -58,7 +58,7 @@ class Basin:
 def basin_of(
     weight: float, precision: Floats, candidates: tuple[Floats, Floats], targets: tuple[Floats, Floats], noise: float
 ) -> Basin:
-    """A basin from the precision of its parameters (p × p), and values and gradients (n × p) at candidates and targets."""
+    """Make a basin from its parameters' precision (p × p), and values and gradients (n × p) at candidates and targets."""
     levels, directions = np.linalg.eigh(precision)
     root = directions / np.sqrt(np.maximum(levels, 1e-12 * levels.max()))
     return Basin(weight, candidates[0], targets[0], candidates[1] @ root, targets[1] @ root, noise)
@@ -81,7 +81,7 @@ def within_gains(basins: list[Basin]) -> Floats:
 
 
 def between(weights: Floats, predictions: Floats) -> Floats:
-    """The mean variance at the targets between basins: weights K × …, predictions K × T × …."""
+    """Return the mean variance at the targets between basins: weights K × …, predictions K × T × …."""
     mean = np.sum(weights[:, None] * predictions, axis=0)
     return np.asarray(np.mean(np.sum(weights[:, None] * (predictions - mean) ** 2, axis=0), axis=0))
 

@@ -104,7 +104,7 @@ class Learner:
         self.optima = self.starts = np.empty((0, len(pool.law.parameters)))
 
     def fit(self, rows: Rows, response: Floats, fresh: int = FRESH) -> Optima:
-        """The optima of rows of the pool, the best first.
+        """Return the optima of rows of the pool, the best first.
 
         `response` is the whole pool's; only that of `rows` is read. The starts are those of the first fit, and their spread is
         that of the prior.
@@ -126,7 +126,7 @@ class Learner:
         return Optima(theta[order], value[order], noise, prior)
 
     def _noise(self, response: Floats, fitted: Floats | None) -> float:
-        """The variance of a run about the law, between a guess and what the residuals say."""
+        """Return the variance of a run about the law, between a guess and what the residuals say."""
         log = self.pool.space == "log"
         expected = response if self.prior is None else self.surface.value(self.prior.mean[None])[0]
         guess = (_PRIOR_NOISE * float(np.std(np.log(expected) if log else expected))) ** 2
@@ -137,13 +137,13 @@ class Learner:
         return (_PRIOR_FREEDOM * guess + float(residuals @ residuals)) / (_PRIOR_FREEDOM + spare)
 
     def forecast(self, rows: Rows, response: Floats) -> Floats:
-        """The law's values at the targets, from many fresh starts: at each the median over the basins."""
+        """Return the law's values at the targets, from many fresh starts: at each the median over the basins."""
         found = self.fit(rows, response, 2 * FRESH)
         kept, weights = self.weighed(found, rows)
         return median(self.surface.value(found.theta[kept])[:, len(self.pool) :], weights)
 
     def basins(self, rows: Rows, response: Floats) -> list[Basin]:
-        """The basins, the heaviest first; without rows the prior is one."""
+        """Return the basins, the heaviest first; without rows the prior is one."""
         if not len(rows) and self.prior is not None:
             mean = self.prior.mean[None]
             return [
@@ -154,7 +154,7 @@ class Learner:
         return [self._basin(found, index, weight, rows, response) for index, weight in zip(kept, weights, strict=True)]
 
     def weighed(self, found: Optima, rows: Rows) -> tuple[list[int], Floats]:
-        """The optima that differ in what is wanted, the heaviest first, and their posterior probabilities.
+        """Return the optima that differ in what is wanted, the heaviest first, and their posterior probabilities.
 
         An optimum weighs its likelihood times the volume of the normal distribution about it, so that a sharp one, which few
         parameters near it share, weighs little. Source: Laplace's method, MacKay 2003, Information Theory, Inference, and
@@ -176,7 +176,7 @@ class Learner:
         return [kept[place] for place in order], weights / weights.sum()
 
     def _basin(self, found: Optima, index: int, weight: float, rows: Rows, response: Floats) -> Basin:
-        """A basin; at its optimum the residuals pull at the bends alone."""
+        """Return a basin; at its optimum the residuals pull at the bends alone."""
         value, slopes = (part[0] for part in self._in_space(found.theta[[index]]))
         size = 1.0 if self.pool.space == "log" else float(np.abs(value[rows]).mean())
         slopes = np.column_stack([slopes, self.terms])
@@ -206,7 +206,7 @@ class Learner:
 
 
 def median(values: Floats, weights: Floats) -> Floats:
-    """The weighted medians of the columns of K × T values, which have the least expected absolute error."""
+    """Return the weighted medians of the columns of K × T values, which have the least expected absolute error."""
     order = np.argsort(values, axis=0, kind="stable")
     below = np.cumsum(weights[order], axis=0)
     places = np.argmax(below >= 0.5 * below[-1], axis=0)
@@ -214,7 +214,7 @@ def median(values: Floats, weights: Floats) -> Floats:
 
 
 def forecast_of(basins: Sequence[Basin]) -> Floats:
-    """What is expected at the targets: at each the median over the basins."""
+    """Return what is expected at the targets: at each the median over the basins."""
     return median(np.array([basin.forecast for basin in basins]), np.array([basin.weight for basin in basins]))
 
 
@@ -226,7 +226,7 @@ def bend_terms(columns: Mapping[str, Floats]) -> Floats:
 
 
 def published_prior(pool: Pool) -> Prior:
-    """Published exponents with wide priors, for a law whose parameters are terms in nats and exponents.
+    """Return published exponents with wide priors, for a law whose parameters are terms in nats and exponents.
 
     In a surface's coordinates a coefficient is the term's size in the middle of the pool.
     """
@@ -236,7 +236,7 @@ def published_prior(pool: Pool) -> Prior:
 
 
 def fitted_prior(learner: Learner, estimates: Mapping[str, float]) -> Prior:
-    """The estimates of another table's fit, half as wide as the published prior: its text and recipe may differ.
+    """Return the estimates of another table's fit, half as wide as the published prior: its text and recipe may differ.
 
     A coefficient at the middle of this pool is the estimate over what a coefficient of one is as published.
     """
@@ -258,7 +258,7 @@ class Prior:
 def least_squares(
     surface: Surface, response: Floats, space: Space, noise: float, prior: Prior, theta: Floats, steps: int = STEPS
 ) -> tuple[Floats, Floats]:
-    """The optima reached from starts θ (B × p), and their objectives Σ r²/noise + Σ((θ − mean)/spread)².
+    """Return the optima reached from starts θ (B × p), and their objectives Σ r²/noise + Σ((θ − mean)/spread)².
 
     Levenberg-Marquardt steps with the scaling of Marquardt 1963, within the law's bounds. Unlike study.laws.minimising it needs
     no second derivatives, which cost most for a formula, and its steps turn towards the gradient, so that it follows the

@@ -56,7 +56,7 @@ class Race:
 
 
 def race(losses: Floats, difference: float, shared: Shared = lambda *_: 0.0, level: float = CONFIDENCE) -> list[Race]:
-    """The looks at a race, one after each seed, until it is decided.
+    """Return the looks at a race, one after each seed, until it is decided.
 
     `losses` are variants × all planned seeds, NaN from the first seed that a variant lacks. Seeds are paired. Each pair has
     intervals that hold at all looks together (`valid_interval`) at an equal share of the error, so that with
@@ -150,7 +150,7 @@ EFFECTS = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 
 def measure(sweeps: int = 1000) -> list[dict[str, float]]:
-    """What simulated sweeps of 2 to 4 variants and 12 seeds did, with unequal scatter and shared validation noise."""
+    """Return what simulated sweeps of 2 to 4 variants and 12 seeds did, with unequal scatter and shared validation noise."""
     rows = []
     for variants in (2, 3, 4):
         for effect in EFFECTS:
@@ -198,7 +198,7 @@ def boundaries(most: int, error: float) -> tuple[float, ...]:
 
 
 def _end(share: float, angles: Floats, weight: Floats, n: int) -> float:
-    """The angle that a share of all sequences has never exceeded after n + 1 seeds."""
+    """Return the angle that a share of all sequences has never exceeded after n + 1 seeds."""
 
     def beyond(end: float) -> float:
         return float(_within(np.array([end]), angles, n)[0] @ weight) - share
@@ -207,13 +207,13 @@ def _end(share: float, angles: Floats, weight: Floats, n: int) -> float:
 
 
 def _within(ends: Floats, angles: Floats, n: int) -> Floats:
-    """The probability that |θ'| is at most each end after n + 1 seeds, by angle θ ≥ 0 after n; E × A."""
+    """Return the probability that |θ'| is at most each end after n + 1 seeds, by angle θ ≥ 0 after n; E × A."""
     sine = np.sin(angles)
     lift, turn = np.sqrt((n * sine**2 + 1) / (n + 1)), np.arctan(n**0.5 * sine)
     top = np.arcsin(np.clip(np.sin(ends)[:, None] / lift, -1, 1))
 
     def below(psi: Floats) -> Floats:
-        """The distribution of ψ, which lies between −π/2 and π/2."""
+        """Return the distribution of ψ, which lies between −π/2 and π/2."""
         inside = np.clip(psi, -_UPRIGHT, _UPRIGHT)
         return np.asarray(stdtr(n, n**0.5 * np.tan(inside)))
 
@@ -221,7 +221,7 @@ def _within(ends: Floats, angles: Floats, n: int) -> Floats:
 
 
 def valid_interval(differences: Floats, shared: float, most: int, level: float = CONFIDENCE) -> tuple[float, float]:
-    """The interval of a mean difference after so many seeds of `most`; with `level` those of all looks hold together.
+    """Return the interval of a mean difference after so many seeds of `most`; with `level` those of all looks hold together.
 
     `differences` are those of paired seeds; `shared` is the standard error that all of them have in common, as of one
     validation set. Infinite before FIRST seeds. Half of it is the boundary times √(s²/n + shared²), which is conservative: the

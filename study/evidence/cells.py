@@ -84,7 +84,7 @@ class CellResult:
         return describe_knobs(self.settings)
 
     def variant_without(self, column: str) -> str:
-        """The variant in words, leaving out one column."""
+        """Return the variant in words, leaving out one column."""
         return describe_knobs({name: value for name, value in self.settings.items() if name != column})
 
     @property
@@ -118,7 +118,7 @@ class CellResult:
         return self.usable and len(self.losses[0] if self.documents is None else np.unique(self.documents)) > 1
 
     def at(self, seeds: Sequence[int]) -> CellResult:
-        """The cell restricted to some of its seeds."""
+        """Return the cell restricted to some of its seeds."""
         rows = [self.seeds.index(seed) for seed in seeds]
         return replace(self, runs=tuple(self.runs[row] for row in rows), seeds=tuple(seeds), losses=self.losses[rows])
 
@@ -138,7 +138,7 @@ class CellResult:
         return "bits per byte" if self.per_byte else "nats"
 
     def in_unit(self, nats: float) -> float:
-        """A loss of its kind in its `unit`."""
+        """Return a loss of its kind in its `unit`."""
         return nats / math.log(2) if self.per_byte else nats
 
     @property
@@ -182,7 +182,7 @@ class CellResult:
 
 
 def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[CellResult, ...]:
-    """The cells of a sweep as last launched, by size, shape, budget and variant; empty for an empty ledger."""
+    """Return the cells of a sweep as last launched, by size, shape, budget and variant; empty for an empty ledger."""
     if ledger.empty:
         return ()
     ledger = _last_launched(ledger)
@@ -237,7 +237,7 @@ def variant_order(value: object, listed: Sequence[object]) -> tuple[int, float, 
 
 
 def measured(cells: Iterable[CellResult]) -> list[CellResult]:
-    """The measured cells."""
+    """Return the measured cells."""
     return [cell for cell in cells if cell.measured]
 
 
@@ -272,7 +272,7 @@ def variances_over_seeds(cells: Sequence[CellResult], seeds: SeedVariances) -> l
 
 
 def difference_between(first: CellResult, second: CellResult, seeds: SeedVariances) -> Difference:
-    """The first loss minus the second; no interval if either seed variance is unknown."""
+    """Return the first loss minus the second; no interval if either seed variance is unknown."""
     both = (first, second)
     variances = variances_over_seeds(both, seeds)
     return paired_difference(first.losses, second.losses, variances, documents_of(both), first.per_byte)
@@ -302,7 +302,7 @@ def either_reads(first: CellResult, second: CellResult) -> bool | None:
 
 
 def common_seeds(cells: Iterable[CellResult]) -> list[int]:
-    """The seeds of all cells."""
+    """Return the seeds of all cells."""
     return sorted(set.intersection(*(set(cell.seeds) for cell in cells)))
 
 
@@ -435,13 +435,13 @@ def _mean_if_all_known(runs: pd.DataFrame, column: str) -> float | None:
 
 
 def _all_read_order(runs: pd.DataFrame) -> bool | None:
-    """False if any run reads no word order, else None if unknown for any."""
+    """Return False if any run reads no word order, else None if unknown for any."""
     reads = runs.get("reads_order", pd.Series(dtype=object))
     return False if reads.eq(False).any() else None if reads.empty or reads.isna().any() else True
 
 
 def _documents(runs: Sequence[RunFolder], sequences: Sequence[int]) -> NDArray[np.int64] | None:
-    """The document of each validation sequence, from the first run that keeps them.
+    """Return the document of each validation sequence, from the first run that keeps them.
 
     Raises InputError if their number differs from the sequences'.
     """

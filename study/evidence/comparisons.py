@@ -367,7 +367,7 @@ def averages_of(pairs: Iterable[Comparison], cells: Iterable[CellResult]) -> tup
 
 
 def _average(pairs: Sequence[Comparison], cells: Mapping[str, CellResult]) -> Average | None:
-    """The mean over one pair's families; None without a common seed or a common validation set."""
+    """Return the mean over one pair's families; None without a common seed or a common validation set."""
     if len({cells[pair.first_cell].validation for pair in pairs}) > 1:
         return None
     sides = [cells[pair.first_cell] for pair in pairs], [cells[pair.second_cell] for pair in pairs]

@@ -39,7 +39,7 @@ class Compression:
 def compressions_of(
     folder: SweepFolder, ledger: pd.DataFrame, cells: Sequence[CellResult], seeds: SeedVariances
 ) -> tuple[Compression, ...]:
-    """The compressions in a sweep of its own runs, such as those that `study compress --beside` makes, the smallest first."""
+    """Return a sweep's compressions of its own runs, as `study compress --beside` makes them, the smallest first."""
     if "recipe.weights" not in ledger:
         return ()
     weights = ledger["recipe.weights"]
@@ -90,7 +90,7 @@ def _compression(
 
 
 def _rivals(source: CellResult, cells: Sequence[CellResult]) -> list[CellResult]:
-    """The usable cells of smaller shapes, but of the source's variant, budget and validation."""
+    """Return the usable cells of smaller shapes, but of the source's variant, budget and validation."""
     return [
         cell
         for cell in cells

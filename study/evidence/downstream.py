@@ -187,7 +187,7 @@ class DownstreamEvidence:
         return self.tasks if self.average is None else (*self.tasks, self.average)
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of `fits/downstream.json`."""
+        """Return the content of `fits/downstream.json`."""
         average = None if self.average is None else self.average.to_dict()
         return {"tasks": [task.to_dict() for task in self.tasks], "average": average, "left_out_of_average": self.left_out}
 
@@ -226,13 +226,13 @@ def _task(points: pd.DataFrame) -> TaskScores:
 
 
 def with_comparable_losses(points: pd.DataFrame) -> pd.DataFrame:
-    """The encoders with a loss of masked words, or if there are none all, whose loss is of telling replaced tokens."""
+    """Return the encoders with a loss of masked words, or if there are none all, whose loss is of telling replaced tokens."""
     of_words = points[~points["detects"].astype(bool)]
     return points if of_words.empty else of_words.reset_index(drop=True)
 
 
 def score_law(points: pd.DataFrame) -> Fit | str:
-    """The law from loss to score of one task's encoders (study.evidence.score_points), or why there is none."""
+    """Return the law from loss to score of one task's encoders (study.evidence.score_points), or why there is none."""
     beside = with_comparable_losses(points)
     try:
         return fit(_law_of_score(beside), _over_loss(beside), _SETTINGS)
@@ -255,7 +255,7 @@ def _over_loss(points: pd.DataFrame) -> Observations:
 
 
 def _trend(points: pd.DataFrame) -> Trend | None:
-    """The trend over the loss, untested if encoders share an initial run, whose luck they share.
+    """Return the trend over the loss, untested if encoders share an initial run, whose luck they share.
 
     Otherwise encoders that do not follow the loss would seem to in 15% to 24% of draws: three to six trunks of three or four
     branches, trunk luck as wide as their own scatter.
@@ -266,7 +266,7 @@ def _trend(points: pd.DataFrame) -> Trend | None:
 
 
 def _forecast_from_sizes(points: pd.DataFrame, observations: Observations, law: Law) -> Forecast | str:
-    """The two-step forecast, or why none: several variants share no law of the sizes."""
+    """Return the two-step forecast, or why none: several variants share no law of the sizes."""
     if len(points[["shape", "setting"]].drop_duplicates()) > points["shape"].nunique():
         return "none: the encoders are of several variants, and each variant needs its own law of the sizes"
     of_loss = _law_of_loss(points[~select_largest_runs(observations, SHAPES_HELD_OUT)])
@@ -274,14 +274,14 @@ def _forecast_from_sizes(points: pd.DataFrame, observations: Observations, law: 
 
 
 def _law_of_loss(points: pd.DataFrame) -> Law:
-    """The richest law determined: in tokens if they vary, with a floor given enough shapes."""
+    """Return the richest law determined: in tokens if they vary, with a floor given enough shapes."""
     if points["tokens"].nunique() > 1:
         return LAWS["chinchilla"]
     return LAWS["power-floor" if points["shape"].nunique() >= FLOOR_FROM else "power"]
 
 
 def between(chance: float) -> Law:
-    """The law of score over loss between a known chance and 1."""
+    """Return the law of score over loss between a known chance and 1."""
     free = LAWS["score-of-loss"]
     formula = f"{chance:.4g} + {1 - chance:.4g}/(1 + exp(k·(L − L0)))"
     return ScoreBetween("score-of-loss", formula, free.conventions, free.source, "score", max(chance, 0.0))
@@ -308,7 +308,7 @@ def observed(points: pd.DataFrame) -> Observations:
 
 
 def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str, str]]:
-    """The mean of scores from chance (0) to perfect (1), of encoders scored on all such tasks."""
+    """Return the mean of scores from chance (0) to perfect (1), of encoders scored on all such tasks."""
     reasons = {task.task: why for task in tasks if (why := task.without_scale) is not None}
     used = [task for task in tasks if task.task not in reasons]
     if len(used) < 2:

@@ -179,11 +179,13 @@ class Evidence:
         return scales_of(self.cells)
 
     def panel_of(self, cell: CellResult) -> str:
-        """A cell's budget in words, with its group of losses where those of all cells do not compare."""
+        """Return a cell's budget in words, with its group of losses where those of all cells do not compare."""
         return ", ".join(filter(None, (budget_words(cell.budget), self.scales[cell.name])))
 
     def panels(self, scales: Mapping[str, str] | None = None) -> dict[str, tuple[CellResult, ...]]:
-        """The cells of each panel: one per family label; beyond MOST_PANELS one per variant and budget, or one per budget.
+        """Return the cells of each panel: one per family label.
+
+        Beyond MOST_PANELS one per variant and budget, or one per budget.
 
         Cells whose losses do not compare, by `scales` (default: the evidence's own), have panels of their own.
         """
@@ -209,7 +211,7 @@ class Evidence:
         return half_width(variance, len(cell.runs)) if variance is not None and cell.tokens else None
 
     def losses(self, cell: CellResult) -> dict[str, Any]:
-        """A cell's values in figures: mean loss over seeds, half its 95% interval, n, runs, tokens, plateau.
+        """Return a cell's values in figures: mean loss over seeds, half its 95% interval, n, runs, tokens, plateau.
 
         `unit` is what figures show the loss in, and `scale` the variants among which it compares.
         """
@@ -252,17 +254,17 @@ class Evidence:
         return self.ledger.set_index("run_id").loc[[*first.values()]].set_axis([*first])
 
     def counted(self, count: str) -> dict[str, float]:
-        """A ledger column of parameters or FLOPs, by usable cell name."""
+        """Return a ledger column of parameters or FLOPs, by usable cell name."""
         return {str(name): size for name, size in self.first_runs[count].items()} if len(self.first_runs) else {}
 
     def learning_rates(self) -> dict[str, Any]:
-        """The content of `fits/learning_rate.json`."""
+        """Return the content of `fits/learning_rate.json`."""
         cells = [cell.to_dict() | {"search": asdict(cell.rates)} for cell in self.cells]
         transfers = [transfer.to_dict() for transfer in self.rate_transfers]
         return {"cells": cells} | ({"transfers": transfers} if transfers else {})
 
     def differences(self) -> dict[str, Any]:
-        """The content of `fits/paired_differences.json`."""
+        """Return the content of `fits/paired_differences.json`."""
         comparisons = self.comparisons
         return {
             "pairs": [pair.to_dict() | {"budget": budget_words(pair.budget)} for pair in comparisons.pairs],

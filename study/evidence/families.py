@@ -43,7 +43,7 @@ class Family:
         return f"{self.size}, {budget_words(self.budget)}" if self.size else budget_words(self.budget)
 
     def side(self, cell: CellResult) -> str:
-        """A cell's shape or variant."""
+        """Return a cell's shape or variant."""
         return (
             cell.architecture.shape_name if self.column is None else describe_knobs({self.column: cell.settings[self.column]})
         )
@@ -77,7 +77,7 @@ def _variant_families(cells: Sequence[CellResult], column: str, listed: Sequence
 
 
 def _comparable_variants(cells: Sequence[CellResult], column: str) -> Iterator[tuple[str, list[CellResult]]]:
-    """What cells share, and the cells: of each shape, and of each depth and size with several shapes; one a variant."""
+    """Yield what cells share, and the cells: of each shape, and of each depth and size with several shapes; one a variant."""
     for shape, members in grouped(cells, lambda cell: cell.architecture.shape_name).items():
         of_shape = [cell for cell, *_ in grouped(members, lambda cell: str(cell.settings[column])).values()]
         least, most = min(cell.parameters for cell in of_shape), max(cell.parameters for cell in of_shape)

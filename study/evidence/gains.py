@@ -90,7 +90,7 @@ def gains_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Gain, .
 def pareto_front(
     cells: Sequence[CellResult], size: Callable[[CellResult], float] = lambda cell: cell.parameters
 ) -> tuple[CellResult, ...]:
-    """The cells of each budget and validation set that no other beats: as small, by `size`, at lower loss.
+    """Return the cells of each budget and validation set that no other beats: as small, by `size`, at lower loss.
 
     Fewest tokens first; within a budget, sizes rise and losses fall.
     """
@@ -116,7 +116,7 @@ def flops_fronts(cells: Sequence[CellResult]) -> tuple[tuple[CellResult, ...], .
 
 
 def pareto(cells: Sequence[CellResult], cost: Callable[[CellResult], float]) -> Iterator[CellResult]:
-    """The cells that no other beats: at no more cost and lower loss; costs rise and losses fall."""
+    """Yield the cells that no other beats: at no more cost and lower loss; costs rise and losses fall."""
     lowest = inf
     for cell in sorted(cells, key=lambda cell: (cost(cell), cell.losses.mean())):
         if (loss := cell.losses.mean()) < lowest:
@@ -224,7 +224,7 @@ def rises_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Rise, .
 
 
 def _ladders(cells: Sequence[CellResult]) -> Iterator[list[CellResult]]:
-    """The cells of each shape and variant, one per number of tokens, ascending."""
+    """Yield the cells of each shape and variant, one per number of tokens, ascending."""
     for members in grouped(measured(cells), lambda cell: (cell.setting, cell.architecture)).values():
         yield [first for _, (first, *_) in sorted(grouped(members, lambda cell: cell.tokens).items())]
 
@@ -242,7 +242,7 @@ def _token_gain(fewer: CellResult, more: CellResult, seeds: SeedVariances) -> To
 
 
 def _rise(ladder: tuple[CellResult, CellResult, CellResult], seeds: SeedVariances, confidence: float = CONFIDENCE) -> Contrast:
-    """The later gain per doubling minus the earlier."""
+    """Return the later gain per doubling minus the earlier."""
     few, more, most = (log2(cell.tokens) for cell in ladder)
     earlier, later = 1 / (more - few), 1 / (most - more)
     weights = np.array([-earlier, earlier + later, -later])
@@ -274,7 +274,7 @@ def cuts_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Cut, ...
 
 
 def under_every_start(shown: Sequence[CellResult], cells: Sequence[CellResult]) -> Iterator[CellResult]:
-    """The cells shown; one with all layers of a run appears under every start from it among all `cells`."""
+    """Yield the cells shown; one with all layers of a run appears under every start from it among all `cells`."""
     started = grouped((cell for cell in cells if cell.layers_cut is not None), _lineage)
     for cell in shown:
         if cell.layers_cut != 0 or START not in cell.settings:
@@ -296,7 +296,7 @@ def _cut(whole: CellResult, cell: CellResult, seeds: SeedVariances) -> Cut:
 
 
 def _lineage(cell: CellResult) -> tuple[Path | None, str, Budget, str]:
-    """What starts from one run share."""
+    """Return what starts from one run share."""
     start = parse_start(str(cell.settings.get(START)))
     return None if start is None else start.folder, cell.variant_without(START), cell.budget, cell.validation
 

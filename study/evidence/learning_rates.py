@@ -126,7 +126,7 @@ class CellSearch:
 
 
 def searches(ledger: pd.DataFrame, choosing_seeds: Collection[int] = ()) -> dict[str, CellSearch]:
-    """The search of each cell of a ledger; `choosing_seeds` are those the sweep names, empty outside a sweep.
+    """Return the search of each cell of a ledger; `choosing_seeds` are those the sweep names, empty outside a sweep.
 
     A cell's knobs are the differing columns of architecture, recipe and masking, since its runs differ only in tuned knobs and
     seeds. Values are compared at seeds where several were tried (`study.config.tuned_values`). A diverged run ranks last. Runs
@@ -173,7 +173,7 @@ class _Runs:
         self.usable = losses.where(losses.notna() & ledger["exclusion"].isna(), None).tolist()
 
     def search(self, rows: NDArray[np.int64]) -> CellSearch:
-        """The search of one cell's rows."""
+        """Return the search of one cell's rows."""
         runs = zip(rows.tolist(), self.seeds[rows].tolist(), self.points[rows].tolist(), strict=True)
         tried = [Tried(seed, point, self.usable[row], self.informative[row]) for row, seed, point in runs]
         choosing, best = comparable_seeds(tried, self.choosing_seeds), best_values(tried, self.choosing_seeds)
@@ -191,7 +191,7 @@ class _Runs:
         )
 
     def _rates(self, rows: NDArray[np.int64], trials: NDArray[np.int64], point: int | None) -> RateSearch:
-        """The search among runs that differ only in rate and seed; trials compare rates.
+        """Return the search among runs that differ only in rate and seed; trials compare rates.
 
         The rate of `point` ranks first; None if no run is usable.
         """
@@ -227,7 +227,7 @@ class _Runs:
         return Trial(self.names[row], self.losses[row], None if pd.isna(exclusion) else str(exclusion))
 
     def _tuned(self, knob: _Knob, rows: NDArray[np.int64], best: int) -> TunedKnob:
-        """The best run's value of a knob; only numbers have edges."""
+        """Return the best run's value of a knob; only numbers have edges."""
         value, number = knob.values[best], knob.numbers[best]
         numbers = knob.numbers[rows[self.informative[rows]]]
         edge: Literal["lowest", "highest"] | None = None
@@ -245,7 +245,7 @@ def _status(best: int, tried: int) -> RateStatus:
 
 
 def _vertex(rates: NDArray[np.float64], losses: NDArray[np.float64]) -> tuple[float, float]:
-    """The vertex of the parabola in log(rate) through three points, the middle lowest: rate, and depth below the middle.
+    """Return the vertex of the parabola in log(rate) through three points, the middle lowest: rate, and depth below the middle.
 
     With x = log(rate/middle rate): loss − middle loss = slope·x + bend·x².
     """

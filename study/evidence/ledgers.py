@@ -101,14 +101,14 @@ def open_ledger(path: Path) -> RunTable:
 
 
 def table_of(path: Path, ledger: pd.DataFrame) -> RunTable:
-    """The ledger of a results folder, selected for laws; raises InputError without a row."""
+    """Return the ledger of a results folder, selected for laws; raises InputError without a row."""
     if ledger.empty:
         raise InputError.at(str(path), "has no rows: no run of the sweep has ended")
     return selected(RunTable(path, tidy_table(ledger.copy(), path)))
 
 
 def selected(table: RunTable) -> RunTable:
-    """A ledger with its selection for laws, using the sweep beside it if there is one; other tables unchanged.
+    """Return a ledger with its selection for laws, using the sweep beside it if there is one; other tables unchanged.
 
     Raises InputError as check_ledger does.
     """
@@ -176,7 +176,7 @@ def shapes_of(ledger: pd.DataFrame) -> pd.Series[Any]:
 
 
 def unusable(ledger: pd.DataFrame, cells: Iterable[CellSearch], bracketed_only: bool = False) -> dict[int, str]:
-    """The rows that a law leaves out: excluded runs, and runs not at their cell's best knobs.
+    """Return the rows that a law leaves out: excluded runs, and runs not at their cell's best knobs.
 
     `cells` are the ledger's searches. `bracketed_only` also drops cells whose best rate is not bracketed.
     """
@@ -205,7 +205,7 @@ def validation_names(ledger: pd.DataFrame) -> list[str]:
 
 
 def validation_columns(runs: pd.DataFrame) -> list[str]:
-    """The validation columns in which runs differ."""
+    """Return the validation columns in which runs differ."""
     return differing_columns(runs, validation_names(runs))
 
 
@@ -232,5 +232,5 @@ def variant_columns_of(ledger: pd.DataFrame) -> list[str]:
 
 
 def usable(ledger: pd.DataFrame, choosing_seeds: Collection[int] = ()) -> pd.DataFrame:
-    """The rows that a law uses; `choosing_seeds` are those the sweep names."""
+    """Return the rows that a law uses; `choosing_seeds` are those the sweep names."""
     return ledger[~np.isin(np.arange(len(ledger)), list(unusable(ledger, searches(ledger, choosing_seeds).values())))]

@@ -66,7 +66,7 @@ class Difference:
         return f"{signed(shown.low_nats)} to {signed(shown.high_nats)}"
 
     def to_text(self) -> str:
-        """The difference with its interval."""
+        """Return the difference with its interval."""
         interval = "no interval" if self.bounds is None else f"95% interval {self.bounds}"
         return f"{signed(self.in_unit.estimate_nats)} {self.unit} ({interval})"
 
@@ -147,7 +147,7 @@ def adjust_by_holm(differences: Sequence[_J]) -> tuple[_J, ...]:
 
 
 def _at_level(difference: Difference, level: float | None) -> Difference:
-    """The difference with its interval at confidence 1 − `level`; unchanged if that is None."""
+    """Return the difference with its interval at confidence 1 − `level`; unchanged if that is None."""
     if level is None or difference.standard_error_seeds_nats is None:
         return difference
     variances = difference.standard_error_sequences_nats**2, difference.standard_error_seeds_nats**2
@@ -163,7 +163,7 @@ def paired_difference(
     documents: NDArray[np.int64] | None = None,
     per_byte: bool = False,
 ) -> Difference:
-    """The first cell's loss minus the second's; both are seeds × sequences over the same two or more sequences.
+    """Return the first cell's loss minus the second's; both are seeds × sequences over the same two or more sequences.
 
     Sequences are paired and cluster by `documents`, two or more, if known; seeds are independent. `seeds`: their variances in
     the two cells, None if either is unknown. The sequence variance includes part of their interaction with seeds, so the
@@ -178,7 +178,7 @@ def paired_difference(
 
 
 def difference_over_runs(differences: NDArray[np.float64], documents: NDArray[np.int64] | None = None) -> Difference:
-    """The mean of differences between runs and those that they were made from, runs × sequences, whose seeds are paired, too.
+    """Return the mean difference between runs and those that they were made from, runs × sequences; seeds are paired, too.
 
     Variance: s²(sequences)/n, clustered by `documents` if known, + s²(runs)/k. No interval for one run.
     """
@@ -197,7 +197,7 @@ def _difference(
     noise: tuple[Both, Both] | None = None,
     kind: type[Difference] = Difference,
 ) -> Difference:
-    """The mean over sequences, with an interval if the variances over sequences and seeds and their freedoms are known."""
+    """Return the mean over sequences, with an interval if the variances over sequences and seeds are known."""
     n, estimate = len(differences), float(differences.mean())
     n_documents = None if documents is None else len(np.unique(documents))
     if noise is None:
@@ -266,7 +266,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def holm_levels(p_values: Sequence[float | None]) -> list[float | None]:
-    """The level at which Holm's procedure tests each of those known, in order: 5%·min(1/(m − r + 1), p/adjusted p).
+    """Return the level at which Holm's procedure tests each of those known, in order: 5%·min(1/(m − r + 1), p/adjusted p).
 
     m is the number of p-values and r the rank of p, the smallest first. A p-value is below its level exactly if its adjusted
     one is below 1 − CONFIDENCE, so that an interval at confidence 1 − level excludes zero exactly if the test is decided.
@@ -282,13 +282,13 @@ def holm_levels(p_values: Sequence[float | None]) -> list[float | None]:
 def interval_and_p_value(
     estimate: float, variances: Both, freedoms: Both, confidence: float = CONFIDENCE
 ) -> tuple[float, float, float]:
-    """The interval of an estimate with two sources of noise, and its p-value against zero."""
+    """Return the interval of an estimate with two sources of noise, and its p-value against zero."""
     half = half_interval(confidence, variances, freedoms)
     return estimate - half, estimate + half, chance_beyond(abs(estimate), variances, freedoms)
 
 
 def seeds_that_would_decide(difference: Difference, seeds: Sequence[SeedVariance], comparisons: int) -> int | None:
-    """The fewest seeds per cell, above the present number, whose interval would exclude zero at this estimate.
+    """Return the fewest seeds per cell, above the present number, whose interval would exclude zero at this estimate.
 
     `seeds`: variances of the two cells. Level: 5%/`comparisons`, the hardest step of Holm's procedure; the power is about one
     half. None if MOST_SEEDS do not suffice, since sequences are the limit.
@@ -302,7 +302,7 @@ def seeds_that_would_decide(difference: Difference, seeds: Sequence[SeedVariance
 
 
 def sequences_that_would_decide(difference: Difference, seeds: Sequence[SeedVariance], comparisons: int) -> int | None:
-    """Validation sequences, doubled until the interval would exclude zero; as in `seeds_that_would_decide`.
+    """Return the validation sequences, doubled until the interval would exclude zero; as in `seeds_that_would_decide`.
 
     Documents grow in proportion.
     """

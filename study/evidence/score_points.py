@@ -33,7 +33,7 @@ _SPLITS = ["train_examples", "dev_examples", "test_examples"]
 
 
 def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
-    """The usable runs of each cell, at its best knobs, on each task, by task and falling loss; empty without scores.
+    """Return the usable runs of each cell, at its best knobs, on each task, by task and falling loss; empty without scores.
 
     Columns: `task` (see study.store.score_records.series), `metric`, `cell`; `runs`, one per pre-training seed, and their
     `run_scores`; `knobs`, unusual untuned ones in words; `truncated_examples`, the most of any score, out of `examples`;
@@ -107,7 +107,7 @@ def _row(scores: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], record: Ba
 
 
 def noise_columns(noise: ScoreNoise) -> dict[str, object]:
-    """The columns of a score's noise."""
+    """Return the columns of a score's noise."""
     return {"noise": noise, "error": noise.error, "half": noise.half}
 
 
@@ -169,7 +169,7 @@ class PublishedScore:
 
 
 def published_scores(task: str, metric: str) -> tuple[PublishedScore, ...]:
-    """Published scores of a task by a metric, smallest model first.
+    """Return the published scores of a task by a metric, smallest model first.
 
     Those of BERT's miniatures are of GLUE's secret test sets (Turc et al. 2019); others name their split and source.
     """

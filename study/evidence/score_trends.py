@@ -67,7 +67,10 @@ class Trend:
 
 
 def trend(loss: Floats, score: Floats, noises: Sequence[ScoreNoise], shapes: Shapes) -> Trend | None:
-    """The trend of scores over losses, each score with its noise; None for fewer than three encoders or constant values."""
+    """Return the trend of scores over losses, each score with its noise.
+
+    None for fewer than three encoders or constant values.
+    """
     if len(score) < 3 or np.ptp(score) == 0 or np.ptp(loss) == 0:
         return None
     correlation = float(_spearman(-loss[None], score[None])[0])
@@ -78,7 +81,7 @@ def trend(loss: Floats, score: Floats, noises: Sequence[ScoreNoise], shapes: Sha
 
 @lru_cache(maxsize=256)
 def rank_interval(correlation: float, n: int) -> tuple[float, float]:
-    """The 95% interval of the population's Spearman correlation, from a sample correlation over n.
+    """Return the 95% interval of the population's Spearman correlation, from a sample correlation over n.
 
     Holds the correlations of a bivariate normal, ρ = 6/π · arcsin(r/2) for Pearson's r, under which values as high and as low
     as the sample's each have a chance of at least 2.5%, by simulation with fixed draws. The bootstrap fails for few points:

@@ -139,7 +139,7 @@ def _seeds_not_choosing(cell: CellResult) -> list[int]:
 
 
 def slope_over_depth(families: Sequence[Sequence[CellResult]], space: Space, choices: Mapping[str, str]) -> Universe:
-    """The mean over families of the slope of the loss over log₂ depth.
+    """Return the mean over families of the slope of the loss over log₂ depth.
 
     A seed is one draw at any number of budgets, so cells of a shape and variant are summed over budgets first.
     """
@@ -159,7 +159,7 @@ def slope_over_depth(families: Sequence[Sequence[CellResult]], space: Space, cho
 
 
 def _with_common_seeds(cells: Sequence[CellResult]) -> list[CellResult] | None:
-    """The cells at the common seeds of their shape and variant; None if some share none."""
+    """Return the cells at the common seeds of their shape and variant; None if some share none."""
     common = {shape: common_seeds(members) for shape, members in grouped(cells, _shape_and_variant).items()}
     return [cell.at(common[_shape_and_variant(cell)]) for cell in cells] if all(common.values()) else None
 
@@ -287,7 +287,7 @@ def explore_recipes(folders: Sequence[Path]) -> Multiverse:
 
 
 def _compared_in(path: Path) -> list[_ComparedShapes]:
-    """What a sweep compares, its largest budget and size first."""
+    """Return what a sweep compares, its largest budget and size first."""
     if not is_there(SweepFolder(path).sweep_file):
         raise InputError.at(str(path), "is not a sweep folder: it has no sweep.yaml; give one for each of several sweeps")
     if problems := why_not_shape(path):
@@ -313,7 +313,7 @@ def _recipe_universe(one: _ComparedShapes, choices: Mapping[str, str]) -> Univer
 
 
 def _recipe_of(config: RunConfig) -> dict[str, str]:
-    """The knobs of recipe and text, in words."""
+    """Return the knobs of recipe and text, in words."""
     named = {f"recipe.{knob}": run for knob, run in config.recipe.trained_runs.items()}
     values = flatten(config.model_dump(mode="json")) | named
     kept = {knob: value for knob, value in values.items() if knob not in _NO_RECIPE and "budget" not in knob}
@@ -322,7 +322,7 @@ def _recipe_of(config: RunConfig) -> dict[str, str]:
 
 
 def _together(recipes: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """The knobs in which recipes differ; those that always change together are one, under all their names."""
+    """Return the knobs in which recipes differ; those that always change together are one, under all their names."""
     knobs = dict.fromkeys(knob for recipe in recipes for knob in recipe)
     columns = {knob: [recipe.get(knob, NONE) for recipe in recipes] for knob in knobs}
     differing = [knob for knob, column in columns.items() if len({*column}) > 1]

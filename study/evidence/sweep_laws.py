@@ -95,7 +95,7 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
 
 
 def by_variant(used: pd.DataFrame, columns: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The runs of each variant, by the differing columns, with its --where filter."""
+    """Yield the runs of each variant, by the differing columns, with its --where filter."""
     for values, runs in used.groupby(columns, sort=False):
         plain = (value.item() if isinstance(value, np.generic) else value for value in values)
         yield " and ".join(f"{column} == {value!r}" for column, value in zip(columns, plain, strict=True)), runs

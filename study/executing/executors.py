@@ -58,7 +58,7 @@ class LocalExecutor:
 
 
 def make_slots(resources: Resources, jobs: int | None = None) -> list[Slot]:
-    """The slots of the requested resources; raises InputError where they are not available.
+    """Return the slots of the requested resources; raises InputError where they are not available.
 
     On this machine's CPU there are at most `jobs` slots, so that a single job has all cores.
     """
@@ -86,7 +86,7 @@ def _find_slots(resources: Resources, jobs: int | None) -> list[Slot]:
 
 
 def make_executor(resources: Resources, slots: list[Slot], sweep: SweepFolder) -> Executor:
-    """The executor of a sweep's jobs; raises InputError where an extra or a cluster's commands are missing."""
+    """Return the executor of a sweep's jobs; raises InputError where an extra or a cluster's commands are missing."""
     if resources.on == "slurm":
         from study.executing.slurm import SlurmExecutor
 

@@ -61,7 +61,7 @@ class JobProcesses:
                 os.kill(pid, number)
 
     def wait(self) -> int:
-        """The exit status, negative where a signal ended the process.
+        """Return the exit status, negative where a signal ended the process.
 
         OOM_EXIT stands for SIGKILL where the kernel's OOM killer was active since the start. Where one rank fails, or the first
         ends, the others are ended.

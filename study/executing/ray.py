@@ -71,7 +71,7 @@ def _check_that_one_answers(address: str) -> None:
 
 
 def needs(resources: Resources, device: str) -> dict[str, float]:
-    """The resources of one job by Ray's names; jobs that share a GPU take a fraction each."""
+    """Return the resources of one job by Ray's names; jobs that share a GPU take a fraction each."""
     ranks = resources.devices
     if device == "cpu":
         return {"CPU": float(ranks * resources.ray.cpus)}

@@ -47,7 +47,7 @@ class Slot:
 
 
 def local_slots(device: Literal["auto", "cpu", "cuda"], slots_per_device: int | None, devices_per_run: int) -> list[Slot]:
-    """The slots of this machine.
+    """Return the slots of this machine.
 
     On CUDA each group of `devices_per_run` GPUs has `slots_per_device` slots, by default one. The CPU counts as one device, by
     default with a slot for every `devices_per_run` cores, since small encoders gain little from a second thread. Raises
@@ -78,7 +78,7 @@ def _gpu_count() -> int:
 
 
 def sharing_note(slots: list[Slot]) -> str | None:
-    """A note on slots that share GPUs, with how to start MPS where it is not running; None without sharing."""
+    """Return a note on slots that share GPUs, with how to start MPS where it is not running; None without sharing."""
     sharing = slots[0].sharing
     if slots[0].device == "cpu" or sharing == 1:
         return None
@@ -106,7 +106,7 @@ def mps_is_running() -> bool:
 
 
 def mps_portion(sharing: int) -> int:
-    """The percentage of a GPU's multiprocessors for each of `sharing` runs: twice an even share, so that all are in use.
+    """Return the percentage of a GPU's multiprocessors for each of `sharing` runs: twice an even share, so that all are in use.
 
     Without a limit one kernel may take all of them. Source: NVIDIA, Multi-Process Service, "Volta MPS Execution Resource
     Provisioning".
@@ -115,7 +115,7 @@ def mps_portion(sharing: int) -> int:
 
 
 def rank_environments(slot: Slot) -> list[dict[str, str]]:
-    """The environment variables of each rank, by torchrun's names."""
+    """Return the environment variables of each rank, by torchrun's names."""
     gpus = _gpu_environment(slot) if slot.device == "cuda" else {}
     if len(slot.indices) == 1:
         return [gpus | ALONE]
@@ -127,7 +127,7 @@ def rank_environments(slot: Slot) -> list[dict[str, str]]:
 
 
 def _gpu_environment(slot: Slot) -> dict[str, str]:
-    """The GPUs of a slot and, where they are shared, the MPS percentage unless one is set."""
+    """Return the GPUs of a slot and, where they are shared, the MPS percentage unless one is set."""
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     names = [visible[index] if visible else str(index) for index in slot.indices]
     portion = {MPS_PORTION: str(mps_portion(slot.sharing))} if slot.sharing > 1 and MPS_PORTION not in os.environ else {}

@@ -237,7 +237,7 @@ class SlurmExecutor:
         }
 
     def _earlier(self) -> dict[str, str]:
-        """The live Slurm jobs of earlier launches, by the key of each job in their batches."""
+        """Return the live Slurm jobs of earlier launches, by the key of each job in their batches."""
         found: dict[str, str] = {}
         for job_id, (name, state) in (self._states() or {}).items():
             array = self.folder / f"{name.removeprefix(self._prefix)}.json"
@@ -263,7 +263,7 @@ class SlurmExecutor:
                 batch.future.set_result(status)
 
     def _exit_status(self, job_id: str, state: str) -> int:
-        """The exit status in the job's file, else that of its final state; the files of a good job are removed."""
+        """Return the exit status in the job's file, else that of its final state; the files of a good job are removed."""
         file = exit_file(self.folder, job_id)
         try:
             status = int(file.read_bytes())
@@ -277,7 +277,7 @@ class SlurmExecutor:
 
 
 def _submitit() -> Any:
-    """The library; raises InputError where it, or a command of Slurm, is missing."""
+    """Return the library; raises InputError where it, or a command of Slurm, is missing."""
     try:
         import submitit
     except ModuleNotFoundError:
@@ -288,7 +288,7 @@ def _submitit() -> Any:
 
 
 def _output(command: str, *arguments: str) -> str | None:
-    """The output of a Slurm command, None where it fails or cannot start.
+    """Return the output of a Slurm command, None where it fails or cannot start.
 
     Variables such as SQUEUE_PARTITION, with which people shorten what squeue shows them, would hide running jobs.
     """

@@ -49,18 +49,18 @@ def execute_in_slurm(jobs: Sequence[Job], folder: Path, slot: Slot, nodes: int) 
 
 
 def exit_file(folder: Path, job: str) -> Path:
-    """The file in which a Slurm job leaves its exit status."""
+    """Return the file in which a Slurm job leaves its exit status."""
     return folder / f"{job}.exit"
 
 
 def job_id() -> str:
-    """The id of this Slurm job, `1234_5` in an array."""
+    """Return the id of this Slurm job, `1234_5` in an array."""
     array = os.environ.get("SLURM_ARRAY_JOB_ID")
     return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]
 
 
 def rank_variables(ranks: int) -> dict[str, str]:
-    """The variables of torchrun, from Slurm's; the leader is on the first node, at a port by the job's number."""
+    """Return the variables of torchrun, from Slurm's; the leader is on the first node, at a port by the job's number."""
     if ranks == 1:
         return ALONE
     return {

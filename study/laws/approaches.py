@@ -42,13 +42,13 @@ class Frontiers:
     optima: Mapping[str, Optimum] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The frontiers as plain values."""
+        """Return the frontiers as plain values."""
         approaches = {name: {"status": one} if isinstance(one, str) else asdict(one) for name, one in self.approaches.items()}
         optima = {"optima": {name: asdict(one) for name, one in self.optima.items()}} if self.optima else {}
         return {"approaches": approaches, "notes": list(self.notes), **optima}
 
     def to_text(self) -> str:
-        """The frontiers as text, each refusal once, then doubts and notes."""
+        """Return the frontiers as text, each refusal once, then doubts and notes."""
         lines = [f"{'approach':16}{'exponent of N*':>14}   {'95% interval':20}{'best models':14}C counted as"]
         for name, one in self.approaches.items():
             if isinstance(one, str):
@@ -130,7 +130,7 @@ def _only_flops(query: TableQuery) -> bool:
 def resample_frontier(
     points: Observations, approach: Callable[[Floats, Floats, Floats], Frontier], resamples: int = RESAMPLES
 ) -> Frontier:
-    """A frontier through best runs, with a 95% interval over clusters if rows share them.
+    """Return a frontier through best runs, with a 95% interval over clusters if rows share them.
 
     The bootstrap draws whole clusters with replacement (Efron 1979). The interval includes the line's own, because on a grid
     the best models of all resamples may lie on one line. It is None for fewer than three clusters or if the line has none. The
@@ -156,7 +156,7 @@ def resample_frontier(
 
 
 def _of_law(result: Fit) -> Frontier:
-    """The frontier of a fitted law; raises InputError if the fit failed or ended on a bound."""
+    """Return the frontier of a fitted law; raises InputError if the fit failed or ended on a bound."""
     if not result.usable:
         raise InputError.at(result.law.name, f"its fit is {status_words(result.status, result.reasons)}")
     return parametric(result)

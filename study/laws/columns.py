@@ -82,7 +82,7 @@ def find_columns(role: str, names: Iterable[str]) -> list[str]:
 
 
 def unit_in(name: str) -> float | None:
-    """The unit factor in a column name, as in `Model Size (B)` or `tokens_millions`, or None."""
+    """Return the unit factor in a column name, as in `Model Size (B)` or `tokens_millions`, or None."""
     words = re.findall(r"[a-z]+", name.lower())
     bracket = re.search(r"[(\[]\s*([A-Za-z]+)[^)\]]*[)\]]\s*$", name)
     last = bracket[1].lower() if bracket else (words[-1] if len(words) > 1 else "")
@@ -99,7 +99,7 @@ class Values:
     rows: NDArray[np.int64]
 
     def shown(self, which: NDArray[np.bool_]) -> str:
-        """The first selected rows and their values as text."""
+        """Return the first selected rows and their values as text."""
         rows = [f"row {row} ({value:.6g})" for row, value in zip(self.rows[which], self.values[which], strict=True)]
         return ", ".join(rows[:SHOWN]) + (f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else "")
 

@@ -59,7 +59,7 @@ class RepeatedTokens(Law):
     watched = (*exponents, "R_D")
 
     def at(self, columns: Columns) -> CurvedSurface:
-        """The law at the rows of a table."""
+        """Return the law at the rows of a table."""
         return _RepeatedSurface(columns)
 
     def values(self, parameters: Floats, columns: Columns) -> Floats:
@@ -128,7 +128,7 @@ class _RepeatedSurface(CurvedSurface):
 
 
 def unique_and_repeats(columns: Columns) -> tuple[Floats, Floats]:
-    """The unique tokens, at most D, and the number of repeats D/U − 1."""
+    """Return the unique tokens, at most D, and the number of repeats D/U − 1."""
     unique = np.minimum(columns["tokens"], columns["unique_tokens"])
     return unique, columns["tokens"] / unique - 1
 
@@ -152,7 +152,7 @@ class DataConstrained(Law):
     watched = (*exponents, "R_D", "R_N")
 
     def at(self, columns: Columns) -> CurvedSurface:
-        """The law at the rows of a table."""
+        """Return the law at the rows of a table."""
         return _ConstrainedSurface(columns)
 
     def values(self, parameters: Floats, columns: Columns) -> Floats:
@@ -200,7 +200,7 @@ class _ConstrainedSurface(CurvedSurface):
         return theta[:, 0, None] + size + data, np.stack(gradients, axis=2), seconds
 
     def _data(self, theta: Floats) -> tuple[Floats, dict[int, Floats], Pairs]:
-        """The token term, exp(log B − beta·log D′)."""
+        """Return the token term, exp(log B − beta·log D′)."""
         log_b, beta = theta[:, 2, None], theta[:, 4, None]
         worth = Saturation.of(self.repeats, theta[:, 5, None])
         across = self.tokens + worth.value
@@ -209,7 +209,7 @@ class _ConstrainedSurface(CurvedSurface):
         return term, slopes, {(4, 5): -worth.by_worth, (5, 5): -beta * worth.worth_twice}
 
     def _size(self, theta: Floats) -> tuple[Floats, dict[int, Floats], Pairs]:
-        """The parameter term, exp(log A − alpha·(log N + φ)), with φ(v, log R_N) the log discount of excess v = log N − log U_N
+        """Compute the parameter term, exp(log A − alpha·(log N + φ)), φ(v, log R_N) the log discount of v = log N − log U_N
         > 0.
         """
         alpha = theta[:, 3, None]
@@ -238,7 +238,7 @@ class _ConstrainedSurface(CurvedSurface):
         return term, slopes, bends
 
     def _optimum(self, theta: Floats) -> tuple[Floats, dict[int, Floats], Pairs]:
-        """The mean-centred log U_N, (log(alpha·A) − log(beta·B) + beta·log U_D)/alpha, with derivatives."""
+        """Return the mean-centred log U_N, (log(alpha·A) − log(beta·B) + beta·log U_D)/alpha, with derivatives."""
         log_a, log_b, alpha, beta = (theta[:, index, None] for index in (1, 2, 3, 4))
         sum_ = np.log(alpha) - np.log(beta) + log_a - log_b + beta * self.tokens
         flat = np.ones_like(sum_)

@@ -117,7 +117,7 @@ class Fit:
         return replace(self, status=status if self.status == "converged" else self.status, reasons=(*self.reasons, *reasons))
 
     def predict(self, columns: Columns) -> Floats:
-        """The law at its estimates, one value per row."""
+        """Return the law at its estimates, one value per row."""
         return self.law.predict(self.estimates, columns)
 
     def residual(self, predicted: Floats, measured: Floats) -> Floats:
@@ -125,21 +125,21 @@ class Fit:
         return np.asarray(np.log(predicted / measured) if self.settings.space == "log" else predicted - measured)
 
     def predictions(self, columns: Columns, most: int | None = None) -> Floats:
-        """The law for every resample, or the first `most`, resamples × rows."""
+        """Return the law for every resample, or the first `most`, resamples × rows."""
         return self.law.values(self.resampled[:most], columns)
 
     def interval(self, resampled: Floats) -> tuple[Floats, Floats]:
-        """The 95% interval of a quantity from its value in every resample; see study.laws.uncertainty.expanded_tail."""
+        """Return the 95% interval of a quantity from its value in every resample; see study.laws.uncertainty.expanded_tail."""
         return percentile_interval(resampled, _tail(self.law, self.observations))
 
     def profile(self, exponent: str) -> Profile:
-        """The profile of an exponent; see study.laws.uncertainty."""
+        """Return the profile of an exponent; see study.laws.uncertainty."""
         return profile(
             self.law, _objective(self.law, self.observations, self.settings), self.observations, self.theta, exponent
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The fit as JSON values, rounded to meaningful digits; infinite or missing values are None."""
+        """Return the fit as JSON values, rounded to meaningful digits; infinite or missing values are None."""
         noise = float(np.sqrt(np.mean(self.residuals**2)))
         errors = np.sqrt(np.diag(self.covariance))
         widths = {name: high - low for name, (low, high) in self.intervals.items()}
@@ -267,7 +267,7 @@ def _objective(law: Law, observations: Observations, settings: Settings) -> Obje
 
 
 def _best(law: Law, objective: Objective, observations: Observations, settings: Settings) -> tuple[Minima, float, Floats]:
-    """The lowest minimum, a restart's relative gain, and all tied θ."""
+    """Return the lowest minimum, a restart's relative gain, and all tied θ."""
     theta, ties = _followed(law, observations, settings)
     weights = np.ones((len(theta), len(observations)))
     minima = minimise(objective, theta, weights)
@@ -330,7 +330,7 @@ def _tail(law: Law, observations: Observations) -> float:
 
 
 def _natural_covariance(objective: Objective, observations: Observations, theta: Floats, resamples: Bootstrap) -> Floats:
-    """The parameter covariance by the delta method, from resampled θ or the sandwich."""
+    """Return the parameter covariance by the delta method, from resampled θ or the sandwich."""
     inner = (
         np.cov(_on_bounds(objective, resamples.theta).T)
         if len(resamples.theta) > 1

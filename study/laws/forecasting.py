@@ -117,7 +117,7 @@ class Forecast:
         return f"interval covered {self.covered.sum()} of {len(self.labels)}{together}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The forecast as plain values, with the 20 largest errors."""
+        """Return the forecast as plain values, with the 20 largest errors."""
         errors, widths = self.errors, self._widths
         worst = np.argsort(-np.abs(errors), kind="stable")[:_LISTED]
         return {
@@ -178,7 +178,7 @@ def forecast(
 
 
 def forecast_groups(law: Law, observations: Observations, settings: Settings) -> dict[str, Forecast | str]:
-    """The forecast of each group from all other rows, or why there is none; empty without groups."""
+    """Return the forecast of each group from all other rows, or why there is none; empty without groups."""
     groups = observations.groups
     if groups is None:
         return {}
@@ -188,7 +188,7 @@ def forecast_groups(law: Law, observations: Observations, settings: Settings) ->
 def _forecast_apart(
     law: Law, observations: Observations, held: NDArray[np.bool_], settings: Settings, rows: str
 ) -> Forecast | str:
-    """The forecast of `held` rows from the others."""
+    """Return the forecast of `held` rows from the others."""
     known = replace(observations.where(~held), excluded={}, held=None)
     try:
         fitted = fit(law, known, limit_resamples(settings))
@@ -198,7 +198,7 @@ def _forecast_apart(
 
 
 def _widening(law: Law, known: Observations, settings: Settings, share: float) -> float:
-    """The missed_by of the smaller known runs' forecast of the larger."""
+    """Return the missed_by of the smaller known runs' forecast of the larger."""
     smaller, larger = split_largest(known, share)
     try:
         return forecast_rows(fit(law, smaller, limit_resamples(settings)), larger).missed_by
@@ -245,7 +245,7 @@ def forecast_rows(fitted: Fit, unseen: Observations, widening: float = 1.0) -> F
 
 
 def prediction_interval(fitted: Fit, unseen: Observations, widening: float = 1.0) -> tuple[Floats, Floats]:
-    """The 95% interval of each unseen value: each resample's prediction plus a drawn residual.
+    """Return the 95% interval of each unseen value: each resample's prediction plus a drawn residual.
 
     NaN without resamples, or if the widened interval is not finite.
     """
@@ -257,7 +257,7 @@ def prediction_interval(fitted: Fit, unseen: Observations, widening: float = 1.0
 
 
 def widen(predicted: Floats, ends: tuple[Floats, Floats], space: Space, widening: float | Floats) -> tuple[Floats, Floats]:
-    """An interval `widening` times as wide about the prediction, in logarithms if `space` is; NaN if not finite."""
+    """Return an interval `widening` times as wide about the prediction, in logarithms if `space` is; NaN if not finite."""
     if space == "linear":
         low, high = (predicted + (end - predicted) * widening for end in ends)
     else:
@@ -288,7 +288,7 @@ class Noise:
 
 
 def interval_of(predicted: Floats, centres: Floats, noise: Noise, space: Space, seed: int) -> tuple[Floats, Floats]:
-    """The 95% interval of each prediction from resampled predictions (resamples × rows), each with a drawn residual.
+    """Return the 95% interval of each prediction from resampled predictions (resamples × rows), each with a drawn residual.
 
     Each deviation and residual are multiplied by √(ν/χ²), drawn per resample, which turns a normal into Student's t. Equal
     predictions share an interval. NaN without resamples. For 5 to 20 sizes of a power law, with or without floor, the interval
@@ -305,12 +305,12 @@ def interval_of(predicted: Floats, centres: Floats, noise: Noise, space: Space, 
 
 
 def forecast_to_dict(outcome: Forecast | str) -> dict[str, Any]:
-    """A forecast as plain values; its status explains a missing one."""
+    """Return a forecast as plain values; its status explains a missing one."""
     return {"status": outcome} if isinstance(outcome, str) else outcome.to_dict()
 
 
 def forecast_to_text(outcome: Forecast | str) -> str:
-    """A forecast on one line: status, held-out rows, error, coverage."""
+    """Return a forecast on one line: status, held-out rows, error, coverage."""
     if isinstance(outcome, str):
         return f"forecast: {outcome}"
     return (
@@ -321,7 +321,7 @@ def forecast_to_text(outcome: Forecast | str) -> str:
 
 
 def split_largest(observations: Observations, share: float) -> tuple[Observations, Observations]:
-    """The rows to fit and the rows to forecast.
+    """Return the rows to fit and the rows to forecast.
 
     Whole runs are held out; only their rows beyond every remaining budget are forecast.
     """
@@ -331,7 +331,7 @@ def split_largest(observations: Observations, share: float) -> tuple[Observation
 
 
 def select_largest_runs(observations: Observations, share: float) -> NDArray[np.bool_]:
-    """The rows of the `share` of runs, at least one, with the largest budgets, and of runs with about the same budget.
+    """Return the rows of the `share` of runs, at least one, with the largest budgets, and of runs with about the same budget.
 
     This keeps seeds of a setting and models of a budget together. If it would hold out over half of the runs, only runs of
     equal budget join.

@@ -80,7 +80,7 @@ def read_formula(text: str, place: str, columns: Collection[str] = (), roles: Co
 
 
 def _response(name: str, columns: Collection[str], place: str) -> tuple[Predicted, str | None]:
-    """What a law predicts, and the column that the formula names for it, if it is no role's name."""
+    """Return what a law predicts, and the column that the formula names for it, if it is no role's name."""
     role = SYMBOLS.get(name, name)
     predicts: Predicted | None = next((one for one in get_args(Predicted) if one == role), None)
     if predicts is not None and (name == role or name not in columns):
@@ -147,7 +147,7 @@ class FormulaLaw(Law):
         return tuple(dict.fromkeys(_QUOTED.findall(self.formula)))
 
     def quoted(self, name: str) -> str:
-        """A name of the tree as in the formula."""
+        """Return a name of the tree as in the formula."""
         return self._in_backticks[int(name.removeprefix("_column_"))] if name.startswith("_column_") else name
 
     @cached_property
@@ -205,11 +205,11 @@ class FormulaLaw(Law):
         return tuple(name for name in self.names if name not in self.reads)
 
     def _constants(self, node: ast.expr) -> list[str]:
-        """The constants to fit in a part of the formula."""
+        """Return the constants to fit in a part of the formula."""
         return [name for name in _names(node) if name not in self.reads]
 
     def by_name(self, columns: Columns) -> dict[str, Floats]:
-        """The columns by the names that the formula gives them."""
+        """Return the columns by the names that the formula gives them."""
         return {name: np.asarray(columns[variable], dtype=float) for name, variable in self.reads.items()}
 
     @cached_property
@@ -271,7 +271,7 @@ class FormulaLaw(Law):
         return 3 if floor and len(users) == 1 else 2
 
     def at(self, columns: Columns) -> _FormulaSurface:
-        """The law at the rows of a table."""
+        """Return the law at the rows of a table."""
         return _FormulaSurface(self, columns)
 
     def values(self, parameters: Floats, columns: Columns) -> Floats:
@@ -283,7 +283,7 @@ class FormulaLaw(Law):
         return np.asarray(np.broadcast_to(value, (len(parameters), rows)))
 
     def undefined(self, columns: Columns) -> NDArray[np.bool_]:
-        """The rows in which the law or a derivative has no value, whatever its constants."""
+        """Return the rows in which the law or a derivative has no value, whatever its constants."""
         usual = {name: np.clip(0.7, *limits) for name, limits in self.limits.items()}
         jets = {name: Jet(np.array([[usual[name]]]), {index: np.ones((1, 1))}, None) for index, name in enumerate(usual)}
         with np.errstate(all="ignore"):
@@ -293,7 +293,7 @@ class FormulaLaw(Law):
         return np.asarray(~(np.abs(parts) < _LARGEST_VALUE).all(axis=0))
 
     def added_to(self, name: str) -> str | None:
-        """The name of the variable that a parameter is added to, as B in F + B."""
+        """Return the name of the variable that a parameter is added to, as B in F + B."""
         for node in _parts(self.tree):
             names = [part.id for part in _summands(node) if isinstance(part, ast.Name)]
             if name in names and (found := [one for one in names if one in self.reads]):
@@ -337,12 +337,12 @@ class _FormulaSurface(CurvedSurface):
         return len(next(iter(self.columns.values())))
 
     def _unit(self, name: str) -> float:
-        """The geometric mean of the variable that a parameter is added to, as B in F + B; else 1."""
+        """Return the geometric mean of the variable that a parameter is added to, as B in F + B; else 1."""
         variable = self.law.added_to(name)
         return 1.0 if variable is None else _geometric_mean(self.columns[variable])
 
     def _scale(self, base: ast.expr) -> float:
-        """The geometric mean of a base whose parameters are 1."""
+        """Return the geometric mean of a base whose parameters are 1."""
         return _geometric_mean(self._base(base))
 
     def _base(self, base: ast.expr) -> Floats:
@@ -356,14 +356,14 @@ class _FormulaSurface(CurvedSurface):
         return low, high
 
     def jet(self, theta: Floats, twice: bool = True) -> Jet:
-        """The law with its derivatives, or its first ones alone."""
+        """Return the law with its derivatives, or its first ones alone."""
         named = self._named(theta, twice)
         with np.errstate(all="ignore"):
             result: Jet = _evaluate(self.law.tree, self.columns, named, self.scales)
         return result
 
     def _named(self, theta: Floats, twice: bool = True) -> dict[str, Jet]:
-        """The parameters at θ, B × 1, with their derivatives in it."""
+        """Return the parameters at θ, B × 1, with their derivatives in it."""
         units = zip(self.law.parameters, self.units, strict=True)
         return {
             name: Jet(theta[:, index, None] * unit, {index: np.full((len(theta), 1), unit)}, {} if twice else None)
@@ -467,13 +467,13 @@ class _FormulaSurface(CurvedSurface):
 
 
 def _geometric_mean(values: Floats) -> float:
-    """The geometric mean of the values above zero, 1 without any."""
+    """Return the geometric mean of the values above zero, 1 without any."""
     positive = values[np.isfinite(values) & (values > 0)]
     return float(np.exp(np.mean(np.log(positive)))) if len(positive) else 1.0
 
 
 def role_of(name: str) -> str | None:
-    """The variable that a name of a formula stands for, None for a parameter."""
+    """Return the variable that a name of a formula stands for, None for a parameter."""
     if name in SYMBOLS:
         return SYMBOLS[name]
     roles = (role for role, words in SYNONYMS.items() if role != "run" and len(name) > 1 and plain(name) in words.split())
@@ -481,7 +481,7 @@ def role_of(name: str) -> str | None:
 
 
 def _evaluate(node: ast.expr, columns: Columns, named: Mapping[str, Any], scales: Mapping[int, float]) -> Any:
-    """The value of a parsed formula, as arrays or jets; a base named in `scales` is divided by its scale."""
+    """Return the value of a parsed formula, as arrays or jets; a base named in `scales` is divided by its scale."""
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             return float(number)
@@ -500,7 +500,7 @@ def _evaluate(node: ast.expr, columns: Columns, named: Mapping[str, Any], scales
 
 
 def _names(node: ast.expr) -> Iterator[str]:
-    """The names in a formula, in its order; raises ValueError for anything outside the grammar."""
+    """Yield the names in a formula, in its order; raises ValueError for anything outside the grammar."""
     match node:
         case ast.Name():
             yield node.id
@@ -530,7 +530,7 @@ def _summands(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _products(tree: ast.expr) -> Iterator[list[_Factor]]:
-    """The factors of every product that is not part of another."""
+    """Yield the factors of every product that is not part of another."""
     inside = {id(part) for node in _parts(tree) if _is_product(node) for part in (node.left, node.right) if _is_product(part)}
     for node in _parts(tree):
         if _is_product(node) and id(node) not in inside:

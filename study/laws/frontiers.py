@@ -75,7 +75,7 @@ class Frontier:
     reasons: tuple[str, ...] = ()
 
     def parameters(self, flops: float) -> float:
-        """The best number of parameters at a budget."""
+        """Return the best number of parameters at a budget."""
         return float(np.exp(self.log_scale + self.exponent * np.log(flops)))
 
 
@@ -94,7 +94,7 @@ class Optimum:
 
 
 def optimum(frontier: Frontier, flops: float, largest: float, fit: Fit | None = None) -> Optimum:
-    """A frontier's split of a budget, in its own count of FLOPs."""
+    """Return a frontier's split of a budget, in its own count of FLOPs."""
     parameters = frontier.parameters(flops)
     columns = {"parameters": np.array([parameters]), "tokens": np.array([flops / (6 * parameters)])}
     loss = None if fit is None else float(fit.predict(columns)[0])
@@ -171,7 +171,7 @@ def iso_flop(
 
 
 def iso_flop_groups(flops: Floats) -> Iterator[Rows]:
-    """The rows of each budget, smallest first."""
+    """Yield the rows of each budget, smallest first."""
     rest = np.argsort(flops, kind="stable")
     while len(rest):
         together = flops[rest] <= flops[rest[0]] * (1 + SAME_BUDGET)
@@ -215,12 +215,12 @@ def _check_sizes(parameters: Floats, flops: Floats) -> None:
 
 
 def _least_spread(logs: Floats) -> Floats:
-    """The unit direction of least spread in log N and log D."""
+    """Return the unit direction of least spread in log N and log D."""
     return np.asarray(np.linalg.eigh(np.cov(logs))[1][:, 0])
 
 
 def _front(parameters: Floats, flops: Floats, loss: Floats, rows: Rows) -> list[Best]:
-    """The best runs of a front, `inside` if smaller and larger models were tried, away from the extreme sizes.
+    """Return the best runs of a front, `inside` if smaller and larger models were tried, away from the extreme sizes.
 
     A smaller model counts if it has at least the run's FLOPs, a larger one if it has at most these. Budgets up to the last led
     by the smallest size, and from the first led by the largest, are not inside.
@@ -282,7 +282,7 @@ def _why_no_interval(sizes: Floats) -> str:
 
 
 def _steps(logs: Floats, tried: Floats) -> Floats:
-    """The width in log N between the midpoints to the neighbouring sizes tried."""
+    """Return the width in log N between the midpoints to the neighbouring sizes tried."""
     grid = np.unique(np.log(tried))
     indices = np.searchsorted(grid, logs)
     below, above = grid[np.maximum(indices - 1, 0)], grid[np.minimum(indices + 1, len(grid) - 1)]
@@ -295,7 +295,7 @@ def _by_size(sizes: Floats, losses: Floats) -> tuple[Floats, Floats]:
 
 
 def _parabola(sizes: Floats, losses: Floats, window: float) -> tuple[float, float]:
-    """The vertex of a weighted parabola in log N; the best run if it opens downwards."""
+    """Return the vertex of a weighted parabola in log N; the best run if it opens downwards."""
     best = sizes[np.argmin(losses)]
     weights = np.exp(-0.25 * ((sizes - best) / window) ** 2)
     square, slope, level = np.polyfit(sizes - best, losses, 2, w=weights)
@@ -306,7 +306,7 @@ def _parabola(sizes: Floats, losses: Floats, window: float) -> tuple[float, floa
 
 
 def _akima(sizes: Floats, losses: Floats) -> tuple[float, float]:
-    """The minimum of Akima's interpolation beside the best run."""
+    """Return the minimum of Akima's interpolation beside the best run."""
     best = int(np.argmin(losses))
     between = sizes[max(0, best - 1)], sizes[min(len(sizes) - 1, best + 1)]
     curve = Akima1DInterpolator(sizes, losses)

@@ -38,7 +38,7 @@ class Jet:
     """Leaves `array * jet` and the like to the jet."""
 
     def of(self, value: Floats, slope: Floats, bend: Floats) -> Jet:
-        """The jet of a function of this value, from its value, derivative and second derivative here."""
+        """Return the jet of a function of this value, from its value, derivative and second derivative here."""
         slopes = {index: slope * first for index, first in self.slopes.items()}
         if self.bends is None:
             return Jet(value, slopes, None)
@@ -102,18 +102,18 @@ class Jet:
         return (self * np.log(np.where(base == 0, _NEXT_TO_ZERO, base))).exp()
 
     def exp(self) -> Jet:
-        """The exponential."""
+        """Return the exponential."""
         value = exp(self.value)
         return self.of(value, value, value)
 
     def log(self) -> Jet:
-        """The natural logarithm."""
+        """Return the natural logarithm."""
         inverse = 1.0 / self.value
         return self.of(np.log(self.value), inverse, -(inverse**2))
 
 
 def exp(value: Floats) -> Floats:
-    """The exponential of at most LARGEST_EXPONENT."""
+    """Return the exponential of at most LARGEST_EXPONENT."""
     return np.asarray(np.exp(np.clip(value, -LARGEST_EXPONENT, LARGEST_EXPONENT)))
 
 

@@ -45,7 +45,7 @@ class Surface(ABC):
     """The attributes with an entry by row in their last axis: arrays, or dictionaries of arrays."""
 
     def part(self, rows: NDArray[np.int64]) -> Self:
-        """The surface at some rows, in the same coordinates."""
+        """Return the surface at some rows, in the same coordinates."""
         some = copy(self)
         for name in self.of_rows:
             whole = getattr(self, name)
@@ -60,7 +60,7 @@ class Surface(ABC):
 
     @abstractmethod
     def value(self, theta: Floats) -> Floats:
-        """The law's values, B × n."""
+        """Return the law's values, B × n."""
 
     @abstractmethod
     def derivatives(self, theta: Floats) -> Derivatives:
@@ -72,7 +72,7 @@ class Surface(ABC):
         return result.value, result.jacobian
 
     def natural(self, theta: Floats) -> Floats:
-        """The parameters as published, B × p; by default θ."""
+        """Return the parameters as published, B × p; by default θ."""
         return theta
 
     def natural_slopes(self, theta: Floats) -> Floats:
@@ -81,7 +81,7 @@ class Surface(ABC):
 
     @abstractmethod
     def starts(self, response: Floats, count: int) -> Floats:
-        """Starting values of θ, `count` rows or a fixed grid."""
+        """Return starting values of θ, `count` rows or a fixed grid."""
 
 
 class CurvedSurface(Surface):
@@ -92,7 +92,7 @@ class CurvedSurface(Surface):
         """Values (B × n), gradients (B × n × p), and nonzero second derivatives."""
 
     def value(self, theta: Floats) -> Floats:
-        """The law's values, B × n."""
+        """Return the law's values, B × n."""
         return self.expand(theta)[0]
 
     def derivatives(self, theta: Floats) -> Derivatives:
@@ -152,11 +152,11 @@ class Law(ABC):
         return self.exponents
 
     def fewest_values(self, variable: str) -> int:
-        """The fewest distinct values of a variable that show its effect."""
+        """Return the fewest distinct values of a variable that show its effect."""
         return 2
 
     def undefined(self, columns: Columns) -> NDArray[np.bool_]:
-        """The rows in which the law has no value, whatever its parameters; none where all variables are positive."""
+        """Return the rows in which the law has no value, whatever its parameters; none where all variables are positive."""
         return np.zeros(len(next(iter(columns.values()))), dtype=bool)
 
     def notes_on(self, columns: Collection[str]) -> tuple[str, ...]:
@@ -166,14 +166,14 @@ class Law(ABC):
 
     @abstractmethod
     def at(self, columns: Columns) -> Surface:
-        """The law at the rows of a table."""
+        """Return the law at the rows of a table."""
 
     @abstractmethod
     def values(self, parameters: Floats, columns: Columns) -> Floats:
         """Evaluate parameters B × p at all rows, B × n."""
 
     def predict(self, estimates: Mapping[str, float], columns: Columns) -> Floats:
-        """The formula at named parameters, one value per row; raises KeyError if a name is missing."""
+        """Return the formula at named parameters, one value per row; raises KeyError if a name is missing."""
         return np.asarray(self.values(np.array([[estimates[name] for name in self.parameters]]), columns)[0])
 
 
@@ -227,13 +227,13 @@ class SumOfTerms(Law):
         return 3 if floor and alone else 2
 
     def features(self, columns: Columns) -> dict[str, Floats]:
-        """The factor of each variable's exponents."""
+        """Return the factor of each variable's exponents."""
         if self.feature == "itself":
             return {name: columns[name] for name in self.variables}
         return {name: np.log(columns[name]) for name in self.variables}
 
     def at(self, columns: Columns) -> Surface:
-        """The law at the rows of a table."""
+        """Return the law at the rows of a table."""
         return _SumSurface(self, self.features(columns))
 
     def values(self, parameters: Floats, columns: Columns) -> Floats:
@@ -347,6 +347,6 @@ class _SumSurface(Surface):
         return np.concatenate([np.maximum(coefficients, least), theta[len(coefficients) :]])
 
     def _shape(self, k: int, theta: Floats) -> Floats:
-        """A term without sign and coefficient, B × n."""
+        """Return a term without sign and coefficient, B × n."""
         fall = theta[:, self.falls[k]] @ self.across[k]
         return np.asarray(np.exp(np.clip(-fall, -_LARGEST_LOGARITHM, _LARGEST_LOGARITHM)))

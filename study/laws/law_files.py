@@ -49,17 +49,17 @@ class FittedLaw:
     alike: Mapping[str, int] = field(default_factory=dict)
 
     def loss_nats(self, architecture: Architecture, tokens: float | None) -> float:
-        """The loss of a shape; raises InputError if tokens are missing."""
+        """Return the loss of a shape; raises InputError if tokens are missing."""
         columns = {name: np.array([value]) for name, value in self._values(architecture, tokens).items()}
         return float(self.law.predict(self.estimates, columns)[0])
 
     def beyond(self, architecture: Architecture, tokens: float | None) -> set[str]:
-        """The variables for which a shape lies outside the fitted range."""
+        """Return the variables for which a shape lies outside the fitted range."""
         values = self._values(architecture, tokens)
         return {name for name, (low, high) in self.ranges.items() if not low <= values[name] <= high}
 
     def notes_on(self, shapes: Sequence[Architecture], vocabulary: int, tokens: float | None) -> list[str]:
-        """Notes on predicted losses: doubts about the fit, another vocabulary, extrapolated shapes."""
+        """Write notes on predicted losses: doubts about the fit, another vocabulary, extrapolated shapes."""
         notes = [*self.notes]
         if (fitted := self.alike.get(VOCABULARY, vocabulary)) != vocabulary:
             notes.append(
@@ -99,7 +99,7 @@ class FittedScore:
     estimates: Mapping[str, float]
 
     def score(self, architecture: Architecture, tokens: float | None) -> float:
-        """The score of a shape; raises InputError if tokens are missing."""
+        """Return the score of a shape; raises InputError if tokens are missing."""
         loss = {"loss": np.array([self.loss.loss_nats(architecture, tokens)])}
         return float(self.law.predict(self.estimates, loss)[0])
 
@@ -150,7 +150,7 @@ def _unsuitable(law: Law, path: Path) -> list[Problem]:
 
 
 def estimates_of(law: Law, values: Mapping[str, Any], path: Path) -> tuple[dict[str, float], list[Problem]]:
-    """The estimates in a fit's JSON, and the problem of each that is missing."""
+    """Return the estimates in a fit's JSON, and the problem of each that is missing."""
     given = values.get("estimates")
     known: Mapping[str, Any] = given if isinstance(given, dict) else {}
     numbers = {name: value for name, value in known.items() if isinstance(value, int | float) and not isinstance(value, bool)}
@@ -181,7 +181,7 @@ def unusable_fit(law: Law, values: Mapping[str, Any], path: Path) -> list[Proble
 
 
 def doubts_of(law: Law, values: Mapping[str, Any]) -> list[str]:
-    """The doubts that a fit's status raises, and its warnings, such as that losses are in bits."""
+    """Return the doubts that a fit's status raises, and its warnings, such as that losses are in bits."""
     doubt, warnings = _DOUBTS.get(str(values.get("status"))), values.get("warnings")
     doubts = [f"{law.name} {doubt} ({_reasons(values)})"] if doubt else []
     return [
@@ -249,7 +249,7 @@ def read_options(path: Path) -> FitOptions:
 
 
 def read_json_fit(path: Path) -> dict[str, Any]:
-    """The JSON of study fit; raises InputError for any other file."""
+    """Return the JSON of study fit; raises InputError for any other file."""
     try:
         values = json_value(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -84,7 +84,7 @@ class LawFit:
         return self.forecast.missed_by * self.forecast.widening if isinstance(self.forecast, Forecast) else 1.0
 
     def interval_at(self, columns: Columns) -> tuple[Floats, Floats]:
-        """The law's 95% interval at points, without the scatter of runs; NaN without resamples or a usable fit.
+        """Return the law's 95% interval at points, without the scatter of runs; NaN without resamples or a usable fit.
 
         Beyond the budgets fitted it is `widening` times as wide.
         """
@@ -96,7 +96,7 @@ class LawFit:
         return widen(predicted, fitted.interval(fitted.predictions(columns)), fitted.settings.space, factor)
 
     def judged(self) -> LawFit:
-        """The same, with lack of fit and a missed forecast in the status."""
+        """Return the same, with lack of fit and a missed forecast in the status."""
         lacking = [describe_lack_of_fit(self.lack_of_fit), describe_bend(bend_of_residuals(self.fit))]
         fitted = self.fit.with_reasons("lack_of_fit", [reason for reason in lacking if reason])
         return replace(self, fit=fitted.with_reasons("missed_forecast", describe_miss(self.forecast)))
@@ -119,7 +119,7 @@ class LawFit:
         return self.fit.to_dict() | more
 
     def _options(self) -> dict[str, Any]:
-        """The options that study.laws.law_files.read_options reads."""
+        """Return the options that study.laws.law_files.read_options reads."""
         query, settings = self.query, self.fit.settings
         selection = {
             name: getattr(query, name) for name in ("where", "cluster", "budget", "any_units", "bracketed_only", "best_of")
@@ -129,7 +129,7 @@ class LawFit:
         return {"roles": dict(query.roles), **selection, **asdict(settings), "huber_delta": delta, "held_out": self.held_out}
 
     def to_text(self) -> str:
-        """The fit as text, status first."""
+        """Return the fit as text, status first."""
         fitted = self.fit
         lines = [fitted.law.title, f"status: {status_words(fitted.status)}"]
         lines += [f"  {reason}" for reason in fitted.reasons]
@@ -154,7 +154,7 @@ class LawFit:
         return f"{name:12}{self.fit.estimates[name]:>14.6g}   {interval:28}{_span(self.profiles.get(name)):24}"
 
     def _other_count_lines(self) -> list[str]:
-        """The exponents with the other count of N, with or without embeddings."""
+        """Return the exponents with the other count of N, with or without embeddings."""
         return [
             f"with {count} as N: "
             + (other if isinstance(other, str) else f"{other.exponents_in_words()}, {status_words(other.fit.status)}")
@@ -163,7 +163,7 @@ class LawFit:
         ]
 
     def exponents_in_words(self) -> str:
-        """The exponents with their intervals."""
+        """Return the exponents with their intervals."""
         fitted = self.fit
         ends = {name: fitted.intervals.get(name) for name in fitted.law.exponents}
         spans = {name: f"95% interval {low_high[0]:.3g} to {low_high[1]:.3g}" for name, low_high in ends.items() if low_high}

@@ -42,12 +42,12 @@ class Objective:
     squares: float = 0.0
 
     def residuals(self, theta: Floats) -> Floats:
-        """The residuals, B × n; NaN without a logarithm."""
+        """Return the residuals, B × n; NaN without a logarithm."""
         value = self.surface.value(theta)
         return self._compared(value)
 
     def value(self, theta: Floats, weights: Floats) -> Floats:
-        """The objective of each fit; infinite if undefined."""
+        """Return the objective of each fit; infinite if undefined."""
         residuals = self.residuals(theta)
         with np.errstate(invalid="ignore"):
             parts = huber(self.delta, residuals) + self.squares / 2 * residuals**2
@@ -71,20 +71,20 @@ class Objective:
         return gradient, hessian, _gram(slopes, steady)
 
     def scores(self, theta: Floats) -> Floats:
-        """The gradient of each row's objective at one θ, n × p."""
+        """Return the gradient of each row's objective at one θ, n × p."""
         result = self._in_space(theta[None])
         return np.asarray(self._psi(self._compared(result.value)[0])[:, None] * result.jacobian[0])
 
     def slopes(self, theta: Floats) -> Floats:
-        """The gradient of each row's residual at one θ, n × p."""
+        """Return the gradient of each row's residual at one θ, n × p."""
         return np.asarray(self._in_space(theta[None]).jacobian[0])
 
     def _psi(self, residuals: Floats) -> Floats:
-        """The derivative of a row's objective in its residual."""
+        """Return the derivative of a row's objective in its residual."""
         return np.clip(residuals, -self.delta, self.delta) + self.squares * residuals
 
     def _in_space(self, theta: Floats) -> Derivatives:
-        """The law's values with the residuals' gradients; in space `log` the curvature lacks −∇r∇rᵀ."""
+        """Return the law's values with the residuals' gradients; in space `log` the curvature lacks −∇r∇rᵀ."""
         result = self.surface.derivatives(theta)
         if self.space == "linear":
             return result
@@ -153,7 +153,7 @@ def _minimise(objective: Objective, theta: Floats, weights: Floats, low: Floats,
 
 
 def _slack(value: Floats, weights: Floats) -> Floats:
-    """The smallest significant gain: TOLERANCE of the objective plus rounding of residuals of about √(value/n)."""
+    """Return the smallest significant gain: TOLERANCE of the objective plus rounding of residuals of about √(value/n)."""
     rows = weights.sum(axis=1)
     return np.asarray(TOLERANCE * (value + TOLERANCE * rows) + _ROUNDING * np.sqrt(value * rows))
 
@@ -185,7 +185,7 @@ def _polished(objective: Objective, theta: Floats, weights: Floats, low: Floats,
 def _step(
     objective: Objective, theta: Floats, weights: Floats, low: Floats, high: Floats, damping: Floats
 ) -> tuple[Floats, Floats]:
-    """The bounded damped Newton step of each fit, and its gain by the majoriser or Newton.
+    """Return the bounded damped Newton step of each fit, and its gain by the majoriser or Newton.
 
     A step across a bound ends there, and the other parameters adjust.
     """

@@ -46,7 +46,7 @@ class BinaryQuestion:
     below: str
 
     def answer(self, value: float) -> str:
-        """The answer for a value."""
+        """Return the answer for a value."""
         return self.above if value > self.threshold else self.below
 
 
@@ -104,7 +104,7 @@ class Multiverse:
         return float(np.mean([answer == self.leaning for answer in self.answers])) if self.answers else None
 
     def decided(self, answer: str) -> int:
-        """The number of universes with this answer and a 95% interval that excludes the other."""
+        """Return the number of universes with this answer and a 95% interval that excludes the other."""
         threshold = self.question.threshold
         pairs = zip(self.answered, self.answers, strict=True)
         return sum(universe.decided(threshold) for universe, given in pairs if given == answer)
@@ -121,7 +121,7 @@ class Multiverse:
         return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
     def by_choice(self) -> dict[str, dict[str, float]]:
-        """The agreement with the leaning by choice and option."""
+        """Return the agreement with the leaning by choice and option."""
         table = pd.DataFrame([dict(universe.choices) for universe in self.answered])
         agrees = np.array([answer == self.leaning for answer in self.answers], dtype=float)
         rows_by_option = {str(axis): table.groupby(axis, sort=False).indices for axis in table.columns}
@@ -131,7 +131,7 @@ class Multiverse:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """The multiverse as plain values."""
+        """Return the multiverse as plain values."""
         values = [universe.value for universe in self.answered if universe.value is not None]
         return {
             "question": self.question.text,
@@ -176,7 +176,7 @@ class Multiverse:
         return f"{shares}; the 95% interval rules out the other answer in {' and '.join(sides)}."
 
     def to_text(self) -> str:
-        """The multiverse as text."""
+        """Return the multiverse as text."""
         summary = self.to_dict()
         if not self.answered:
             reasons = [
@@ -201,7 +201,7 @@ class Multiverse:
         return "\n".join([*lines, *self.notes])
 
     def _separate_lines(self, flips: Mapping[str, float], shares: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-        """The agreement by option for choices that no pair isolates, such as approaches."""
+        """Yield the agreement by option for choices that no pair isolates, such as approaches."""
         for axis, options in shares.items():
             if len(options) > 1 and axis not in flips:
                 yield f"agreement by {axis}: {', '.join(f'{option} {agree:.0%}' for option, agree in options.items())}"
@@ -283,7 +283,7 @@ def explore(query: TableQuery, parameters: Sequence[str] = (), flops: Sequence[s
 def _universes(
     query: TableQuery, rates: Sequence[str], about: Mapping[str, str], ask: Callable[[Observations], Iterator[Universe]]
 ) -> Iterator[Universe]:
-    """The universes of one reading, by excluded rows; each set of rows counts once."""
+    """Yield the universes of one reading, by excluded rows; each set of rows counts once."""
     seen: set[tuple[str, ...]] = set()
     for rate in rates:
         choices = {**about, "rates": rate}

@@ -123,7 +123,7 @@ class Observations:
         return (settings, "setting") if settings < self.n_clusters else (self.n_clusters, self.cluster)
 
     def where(self, kept: NDArray[np.bool_]) -> Observations:
-        """The rows for which `kept` is true."""
+        """Return the rows for which `kept` is true."""
         return replace(
             self,
             columns={name: values[kept] for name, values in self.columns.items()},
@@ -145,11 +145,11 @@ class Observations:
         return self.where(np.isin(np.arange(len(self)), chosen))
 
     def settings(self, law: Law) -> int:
-        """The number of distinct rows in the law's variables; replicates show only noise."""
+        """Return the number of distinct rows in the law's variables; replicates show only noise."""
         return len(np.unique(np.column_stack([self.columns[name] for name in law.variables]), axis=0))
 
     def excluded_by_reason(self) -> dict[str, list[str]]:
-        """The excluded row labels by reason, without bracketed details."""
+        """Return the excluded row labels by reason, without bracketed details."""
         reasons: dict[str, list[str]] = {}
         for row, message in self.excluded.items():
             reason = message if message.startswith(BY_CHOICE) else re.sub(r" \(.*\)$", "", message)
@@ -157,7 +157,7 @@ class Observations:
         return reasons
 
     def notes(self) -> tuple[str, ...]:
-        """Notes for any result: rows excluded without request, and warnings."""
+        """Write the notes for any result: rows excluded without request, and warnings."""
         left_out = self._left_out()
         return (*((left_out,) if left_out else ()), *(f"warning: {warning}" for warning in self.warnings))
 
@@ -232,7 +232,7 @@ class Observations:
 
 
 def _dependent(columns: Mapping[str, Floats]) -> list[str]:
-    """The columns of the linear combination that varies least, if it hardly varies."""
+    """Return the columns of the linear combination that varies least, if it hardly varies."""
     if not 2 <= len(columns) < len(next(iter(columns.values()))):
         return []
     scaled = np.column_stack([(values - values.mean()) / values.std() for values in columns.values()])
@@ -243,7 +243,10 @@ def _dependent(columns: Mapping[str, Floats]) -> list[str]:
 
 
 def budget_of(columns: Mapping[str, Floats]) -> Floats:
-    """The run size by budget_name; for a law of the loss alone, lower losses are larger; 1 where nothing orders the runs."""
+    """Return the run size by budget_name; for a law of the loss alone, lower losses are larger.
+
+    1 where nothing orders the runs.
+    """
     match budget_name(columns):
         case "":
             return np.ones(len(next(iter(columns.values()), ())))
@@ -258,7 +261,7 @@ def budget_of(columns: Mapping[str, Floats]) -> Floats:
 
 
 def budget_name(columns: Collection[str]) -> str:
-    """The order of runs: FLOPs, else 6·N·D, else the only size, else 1/loss, else the product of all that grow, if any do."""
+    """Order runs by FLOPs, else 6·N·D, else the only size, else 1/loss, else the product of all that grow, if any do."""
     if "flops" in columns:
         return "flops"
     if {"tokens", "parameters"} <= set(columns):
@@ -270,7 +273,7 @@ def budget_name(columns: Collection[str]) -> str:
 
 
 def log_or_value(values: Floats) -> Floats:
-    """The logarithms of values, or the values themselves where some are zero or below."""
+    """Return the logarithms of values, or the values themselves where some are zero or below."""
     return np.asarray(np.log(values) if (values > 0).all() else values)
 
 
@@ -316,7 +319,7 @@ def _checkpoints(runs: NDArray[np.int64], how: str) -> str:
 
 
 def number_groups(columns: Sequence[Floats]) -> NDArray[np.int64]:
-    """Number groups of rows that agree in every column."""
+    """Give rows that agree in every column one number."""
     return np.unique(np.column_stack(columns), axis=0, return_inverse=True)[1].ravel().astype(np.int64)
 
 
@@ -333,7 +336,7 @@ def number_by_content(groups: NDArray[np.int64], columns: Sequence[Floats]) -> N
 
 
 def sizes_of(variables: Mapping[str, Floats]) -> list[Floats]:
-    """The columns that describe model size."""
+    """Return the columns that describe model size."""
     return [values for name, values in variables.items() if name not in ALONG_A_RUN]
 
 
@@ -380,7 +383,7 @@ def are_evenly_spaced(of_size: NDArray[np.int64], tokens: Floats) -> bool:
 
 
 def searched_columns(table: pd.DataFrame, settings: NDArray[np.int64], response: Floats, used: Iterable[str]) -> list[str]:
-    """The columns that move the response within `settings`, as learning rates and optimizers do and seeds do not.
+    """Return the columns that move the response within `settings`, as learning rates and optimizers do and seeds do not.
 
     Seeds and names of runs are left out: all checkpoints of a run share what its seed did to it. Method: analysis of variance
     of each column's levels, given the settings.

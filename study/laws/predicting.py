@@ -71,7 +71,7 @@ class _Kept(Strict):
 
 
 def keep_for_predictions(fitted: LawFit) -> dict[str, Any]:
-    """What a prediction needs of a fit beyond its estimates, as JSON values."""
+    """Return what a prediction needs of a fit beyond its estimates, as JSON values."""
     observations = replace(fitted.fit.observations, budget=budget_of(fitted.fit.observations.columns))
     found = replace(fitted.fit, observations=observations)
     noise = Noise(found.residuals, len(found.law.parameters), observations.n_clusters)
@@ -134,7 +134,7 @@ class Prediction:
     experience: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The prediction as plain values."""
+        """Return the prediction as plain values."""
         interval = [self.low, self.high] if np.isfinite(self.low) else None
         return {
             "at": dict(self.at),
@@ -156,7 +156,7 @@ class Predictions:
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The predictions as plain values."""
+        """Return the predictions as plain values."""
         return {
             "law": self.law.definition,
             "predictions": [point.to_dict() for point in self.points],
@@ -164,7 +164,7 @@ class Predictions:
         }
 
     def to_text(self) -> str:
-        """A table of the predictions, then what held-out rows say of their distances, and doubts."""
+        """Return a table of the predictions, then what held-out rows say of their distances, and doubts."""
         header = [*self.law.variables, self.law.predicts, "95% interval", "beyond the fit"]
         table = aligned([header, *(self._row(point) for point in self.points)])
         experiences = dict.fromkeys(point.experience for point in self.points)
@@ -207,7 +207,7 @@ def predict(path: Path, points: Mapping[str, Floats]) -> Predictions:
 
 
 def points_of(path: Path, points: Path | None, texts: Sequence[str]) -> dict[str, Floats]:
-    """The points at which a `study fit --json` file is to predict, from a table or from texts such as `N=1e9,D=2e10`."""
+    """Return the points at which a `study fit --json` file is to predict, from a table or from texts such as `N=1e9,D=2e10`."""
     values = read_json_fit(path)
     law, roles = _law_of(path, values), values.get("columns") or {}
     if points is None:
@@ -244,7 +244,7 @@ def read_targets(law: Law, texts: Sequence[str], roles: Mapping[str, str], place
 
 
 def _number(place: str, text: str) -> float:
-    """A number of any sign, or a count such as 10M."""
+    """Return a number of any sign, or a count such as 10M."""
     try:
         number = float(text)
     except ValueError:
@@ -297,7 +297,7 @@ def _beyond(at: Mapping[str, float], ranges: Mapping[str, Sequence[float]]) -> d
 
 
 def beyond(value: float, low: float, high: float) -> float:
-    """The factor by which a value lies beyond the nearer end of a range, at most 1 inside it.
+    """Return the factor by which a value lies beyond the nearer end of a range, at most 1 inside it.
 
     Where one is zero or below, it is 1 and the distance to that end in widths of the range.
     """
@@ -307,7 +307,7 @@ def beyond(value: float, low: float, high: float) -> float:
 
 
 def _experience(law: Law, distances: Sequence[Distance], reach: float) -> str:
-    """What held-out rows say of a distance, or that none lies as far."""
+    """Return what held-out rows say of a distance, or that none lies as far."""
     if not budget_name(law.variables):
         return "nothing that the law reads orders runs by size, so no row was held out to test a forecast"
     if reach <= 1:

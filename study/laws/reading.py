@@ -92,7 +92,7 @@ def read_observations(query: TableQuery, law: Law) -> Observations:
 
 
 def _undefined(law: Law, found: Observations, bad: NDArray[np.bool_]) -> list[Problem]:
-    """That a law has no value in some rows, with the variables that are zero or below there."""
+    """Report that a law has no value in some rows, with the variables that are zero or below there."""
     low = [f"{name} is {values[bad].min():g}" for name, values in found.columns.items() if (values[bad] <= 0).any()]
     where = f"{_listed([*compress(found.labels, bad.tolist())], SHOWN)}{f', where {joined(low)}' if low else ''}"
     remedy = "leave these rows out with --where, or change the law, as by (x + 1) in place of x"
@@ -100,7 +100,7 @@ def _undefined(law: Law, found: Observations, bad: NDArray[np.bool_]) -> list[Pr
 
 
 def read_points(table: RunTable, variables: Sequence[str], roles: Mapping[str, str]) -> dict[str, Floats]:
-    """The points of a table: each variable by the column or expression in `roles` if the table has it, else by name.
+    """Return the points of a table: each variable by the column or expression in `roles` if the table has it, else by name.
 
     Raises InputError, with every problem, for missing columns, and for rows without a number or without one above zero, which
     every known role needs.
@@ -138,7 +138,7 @@ def _point_column(table: RunTable, name: str, roles: Mapping[str, str]) -> Float
 
 
 def compute(table: RunTable, text: str, roles: Mapping[str, str], place: str) -> Floats:
-    """A column or expression in all rows of a table, as numbers; raises InputError for text that is neither."""
+    """Return a column or expression in all rows of a table, as numbers; raises InputError for text that is neither."""
     found = _Reading(TableQuery(table, roles)).computed(text, place)
     values = pd.to_numeric(pd.Series(found, index=table.frame.index), errors="coerce")
     return values.to_numpy(dtype=float, na_value=np.nan)
@@ -187,7 +187,7 @@ def read_columns(query: TableQuery, variables: Sequence[str], response: str) -> 
 
 
 def differing_columns(rows: pd.DataFrame, columns: Sequence[str]) -> list[str]:
-    """The `columns` in which rows differ."""
+    """Return the `columns` in which rows differ."""
     return [column for column in columns if column in rows and rows[column].nunique(dropna=False) > 1]
 
 
@@ -276,7 +276,7 @@ class _Reading:
         return np.asarray(kept.fillna(False), dtype=bool)
 
     def held(self) -> NDArray[np.bool_] | None:
-        """The rows that the query holds out; raises InputError for none or all of those in use."""
+        """Return the rows that the query holds out; raises InputError for none or all of those in use."""
         if self.query.hold_out is None:
             return None
         held = self._condition(self.query.hold_out, "--hold-out")
@@ -314,7 +314,7 @@ class _Reading:
         return nearest(name, list(self.table.columns))
 
     def role(self, role: str) -> pd.Series[Any]:
-        """The column or expression of a role: from the query, else by name."""
+        """Return the column or expression of a role: from the query, else by name."""
         text, option = self.roles.get(role), option_name(role)
         if text is None:
             named = find_columns(role, self.table.columns)
@@ -362,7 +362,7 @@ class _Reading:
         return values
 
     def numbers(self, role: str) -> NDArray[np.float64]:
-        """A role's values; non-finite ones exclude their rows, text raises InputError."""
+        """Return a role's values; non-finite ones exclude their rows, text raises InputError."""
         raw = self.role(role)
         if reason := self.table.attrs.get(UNCLEAR, {}).get(str(raw.name)):
             raise InputError.at(str(raw.name), reason)
@@ -378,7 +378,7 @@ class _Reading:
         return values
 
     def order(self, variables: Sequence[str]) -> tuple[str, ...]:
-        """The role that orders runs: the query's, else given FLOPs; empty if the variables do."""
+        """Return the role that orders runs: the query's, else given FLOPs; empty if the variables do."""
         if "budget" in self.roles:
             return ("budget",)
         return ("flops",) if "flops" in self.roles and "flops" not in variables else ()
@@ -509,7 +509,7 @@ class _Reading:
         return frozenset() if known is None else frozenset(labels[row] for row in known.without_order)
 
     def alike(self) -> dict[str, int]:
-        """The vocabulary size if all rows in use share one."""
+        """Return the vocabulary size if all rows in use share one."""
         if VOCABULARY not in self.table:
             return {}
         sizes = pd.to_numeric(self.table.loc[self.present, VOCABULARY], errors="coerce")

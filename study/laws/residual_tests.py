@@ -87,7 +87,7 @@ def describe_lack_of_fit(fitted: LackOfFit | None) -> str | None:
 
 
 def bend_of_residuals(fitted: Fit) -> float | None:
-    """The p-value of curvature in residuals: squares and pairwise products of the log variables.
+    """Return the p-value of curvature in residuals: squares and pairwise products of the log variables.
 
     Where clusters hold several rows it is looked for between clusters, within them, and as a drift of their means: the least
     p-value times the number of tests. None with too few clusters. For correct laws p < 0.01 in at most 2% of draws.
@@ -136,7 +136,7 @@ def _indicators(groups: NDArray[np.int64]) -> Floats:
 
 
 def chance_of_terms(fitted: Fit, terms: Floats) -> float | None:
-    """The p-value of residuals along further `terms` (n × q), given the law's gradients.
+    """Return the p-value of residuals along further `terms` (n × q), given the law's gradients.
 
     An F-test of added variables over cluster means, with residuals clipped at three robust standard deviations. None with too
     few clusters.
@@ -154,7 +154,7 @@ def chance_of_terms(fitted: Fit, terms: Floats) -> float | None:
 
 
 def _chance_within(fitted: Fit, terms: Floats) -> float | None:
-    """The p-value of residuals along `terms` within clusters, whose means are taken out.
+    """Return the p-value of residuals along `terms` within clusters, whose means are taken out.
 
     Hotelling's T² of each cluster's score: rows of a cluster may depend on each other in any way.
     """
@@ -177,7 +177,7 @@ def _chance_within(fitted: Fit, terms: Floats) -> float | None:
 
 
 def _chance_of_drift(fitted: Fit) -> float | None:
-    """The p-value of neighbours that miss the law alike, among the means of clusters in the order of their predictions.
+    """Return the p-value of neighbours that miss the law alike, among the means of clusters in the order of their predictions.
 
     Von Neumann's ratio, against that of normal residuals beside the same gradients. None with too few clusters.
     """
@@ -199,7 +199,7 @@ def _chance_of_drift(fitted: Fit) -> float | None:
 
 
 def _clipped(fitted: Fit) -> Floats:
-    """The residuals as a column, clipped at three robust standard deviations."""
+    """Return the residuals as a column, clipped at three robust standard deviations."""
     usual = 3 * 1.4826 * float(np.median(np.abs(fitted.residuals)))
     return np.asarray(np.clip(fitted.residuals, -usual, usual)[:, None])
 
@@ -222,6 +222,6 @@ def _unit(columns: Floats) -> Floats:
 
 
 def _directions(columns: Floats) -> Floats:
-    """An orthonormal basis of the columns, up to rounding."""
+    """Return an orthonormal basis of the columns, up to rounding."""
     left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
     return np.asarray(left[:, sizes > _ROUNDING])

@@ -19,7 +19,7 @@ class _LogisticSurface(CurvedSurface):
 
     @abstractmethod
     def depth(self, theta: Floats) -> tuple[Floats, dict[int, Floats], Pairs]:
-        """The row's z (B × n), its gradient by parameter, its second derivatives by pair."""
+        """Return the row's z (B × n), its gradient by parameter, its second derivatives by pair."""
 
     def expand(self, theta: Floats) -> tuple[Floats, Floats, Pairs]:
         chance, height = theta[:, 0, None], theta[:, 1, None] - theta[:, 0, None]
@@ -45,7 +45,7 @@ class ScoreOfLoss(Law):
     exponents = ("k",)
 
     def at(self, columns: Columns) -> CurvedSurface:
-        """The law at the rows of a table."""
+        """Return the law at the rows of a table."""
         return _ScoreOfLossSurface(columns["loss"])
 
     def values(self, parameters: Floats, columns: Columns) -> Floats:
@@ -90,7 +90,7 @@ class ScoreBetween(Law):
     exponents = ("k",)
 
     def at(self, columns: Columns) -> CurvedSurface:
-        """The law at the rows of a table."""
+        """Return the law at the rows of a table."""
         return _ScoreBetweenSurface(columns["loss"], (self.chance, 1.0))
 
     def values(self, parameters: Floats, columns: Columns) -> Floats:
@@ -104,7 +104,7 @@ class _ScoreBetweenSurface(CurvedSurface):
     of_rows = ()
 
     def part(self, rows: NDArray[np.int64]) -> Self:
-        """The surface at some rows."""
+        """Return the surface at some rows."""
         some = copy(self)
         some.free = self.free.part(rows)
         return some
@@ -138,7 +138,7 @@ class ScoreOfSizes(Law):
     exponents = ("alpha", "beta")
 
     def at(self, columns: Columns) -> CurvedSurface:
-        """The law at the rows of a table."""
+        """Return the law at the rows of a table."""
         return _ScoreOfSizesSurface(columns)
 
     def values(self, parameters: Floats, columns: Columns) -> Floats:

@@ -136,7 +136,7 @@ class RunTable:
 
 
 def number_runs(names: pd.Series[Any]) -> NDArray[np.int64]:
-    """Number runs by name; an unnamed row is its own run."""
+    """Give each run a number by name; an unnamed row is its own run."""
     numbers = pd.factorize(names)[0]
     alone = numbers < 0
     return np.where(alone, numbers.max(initial=-1) + 1 + np.cumsum(alone), numbers).astype(np.int64)
@@ -254,7 +254,7 @@ def _read_json(content: bytes, _path: Path) -> tuple[pd.DataFrame, bool]:
 
 
 def _records_of(value: dict[str, Any]) -> Any:
-    """The rows of a JSON object: a pandas layout (`split`, `columns`, `index`, `table`), columns of lists, or records."""
+    """Return the rows of a JSON object: a layout of pandas (`split`, `columns`, `index`, `table`), lists, or records."""
     parts = list(value.values())
     if {"columns", "data"} <= set(value) <= {"columns", "data", "index"}:
         return pd.DataFrame(value["data"], columns=value["columns"])

@@ -108,7 +108,7 @@ def is_one_group(texts: Iterable[object]) -> bool:
 
 
 def _numbers_in(column: pd.Series) -> pd.Series | None:
-    """The non-missing texts of a column, stripped of blanks and units; None unless all look like numbers."""
+    """Return the non-missing texts of a column, stripped of blanks and units; None unless all look like numbers."""
     if column.dtype != object and not pd.api.types.is_string_dtype(column):
         return None
     known = column.dropna()
@@ -124,7 +124,7 @@ def _numbers_in(column: pd.Series) -> pd.Series | None:
 
 
 def _parts(cell: str) -> tuple[str, str]:
-    """The number of a cell and its unit, empty without one."""
+    """Return the number of a cell and its unit, empty without one."""
     text = cell.strip()
     found = None if _SHAPE.match(text) else _UNIT.search(text)
     if found is None:
@@ -134,7 +134,7 @@ def _parts(cell: str) -> tuple[str, str]:
 
 
 def _units_in(cells: Iterable[object]) -> dict[str, str]:
-    """The units of the text cells of a column, empty where there is none, each with its first row."""
+    """Return the units of the text cells of a column, empty where there is none, each with its first row."""
     units: dict[str, str] = {}
     for row, cell in enumerate(cells, 1):
         if isinstance(cell, str):
@@ -151,7 +151,7 @@ def _has_decimal_points(table: pd.DataFrame, texts: Iterable[Iterable[str]]) -> 
 
 
 def _commas_by_column(texts: dict[str, pd.Series[str]], semicolons: bool, points: bool) -> dict[str, Commas]:
-    """The meaning of commas in each column, by its own values or else the other columns."""
+    """Return the meaning of commas in each column, by its own values or else the other columns."""
     known: dict[str, Commas | None] = {}
     for name, column in texts.items():
         parts = [shape[1].strip() for text in column if "," in text and (shape := _SHAPE.match(text)) is not None]
@@ -168,7 +168,7 @@ def _commas_by_column(texts: dict[str, pd.Series[str]], semicolons: bool, points
 
 
 def _commas_of(digits: Sequence[str]) -> Commas | None:
-    """The meaning of commas by the numbers themselves; None if ambiguous."""
+    """Return the meaning of commas by the numbers themselves; None if ambiguous."""
     decimal, grouped = any(map(_SURELY_DECIMAL.match, digits)), any(map(_SURELY_GROUPED.match, digits))
     if decimal and grouped:
         return "unclear"

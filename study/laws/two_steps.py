@@ -41,11 +41,11 @@ class TwoSteps:
     score: Fit
 
     def predict(self, columns: Columns) -> Floats:
-        """The score at the predicted loss, one value per row."""
+        """Return the score at the predicted loss, one value per row."""
         return self.score.predict({"loss": self.loss.predict(columns)})
 
     def predictions(self, columns: Columns) -> Floats:
-        """The score in every resample with both steps converged, resamples × rows."""
+        """Return the score in every resample with both steps converged, resamples × rows."""
         _, first, second = np.intersect1d(self.loss.resamples.numbers, self.score.resamples.numbers, return_indices=True)
         losses = self.loss.law.values(self.loss.resampled[first], columns)
         pairs = zip(self.score.resampled[second], losses, strict=True)
@@ -74,7 +74,7 @@ class ScoreFit:
         }
 
     def to_text(self) -> str:
-        """The laws, statuses and estimates, then the forecasts."""
+        """Return the laws, statuses and estimates, then the forecasts."""
         steps = {"step 1": self.two_steps.loss, "step 2": self.two_steps.score, "single step": self.single_step}
         points = self.two_steps.score.observations
         roles = points.roles

@@ -127,12 +127,12 @@ def bootstrap(objective: Objective, observations: Observations, theta: Floats, c
 
 
 def draw_counts(items: int, count: int, seed: int) -> NDArray[np.int64]:
-    """The count of each item in each resample, count × items."""
+    """Return the count of each item in each resample, count × items."""
     return np.random.default_rng(seed).multinomial(items, np.full(items, 1 / items), size=count)
 
 
 def percentile_interval(resampled: Floats, tail: float = (1 - CONFIDENCE) / 2) -> tuple[Floats, Floats]:
-    """The columnwise quantiles (of B × p) that leave `tail` at either end; NaN without resamples."""
+    """Return the columnwise quantiles (of B × p) that leave `tail` at either end; NaN without resamples."""
     if not len(resampled):
         nothing = np.full(resampled.shape[1:], np.nan)
         return nothing, nothing
@@ -141,12 +141,12 @@ def percentile_interval(resampled: Floats, tail: float = (1 - CONFIDENCE) / 2) -
 
 
 def degrees_of_freedom(rows: int, parameters: int, clusters: int) -> int:
-    """The degrees of freedom of the scatter about a law: n − p, at most clusters − 1."""
+    """Return the degrees of freedom of the scatter about a law: n − p, at most clusters − 1."""
     return max(1, min(rows - parameters, clusters - 1))
 
 
 def expanded_tail(rows: int, parameters: int, clusters: int) -> float:
-    """The share of resamples beyond either end of a 95% interval: Φ(−√(G/ν)·t) for G clusters.
+    """Return the share of resamples beyond either end of a 95% interval: Φ(−√(G/ν)·t) for G clusters.
 
     Resamples of few clusters scatter too little, by about √(ν/G), and have normal percentiles, not Student's t with ν degrees
     of freedom. With many clusters the share is 2.5%. Source: expanded percentile interval of Hesterberg 2015, What teachers
@@ -157,7 +157,7 @@ def expanded_tail(rows: int, parameters: int, clusters: int) -> float:
 
 
 def covariance(objective: Objective, observations: Observations, theta: Floats) -> Floats:
-    """The sandwich covariance of θ, p × p: B⁻¹·M·B⁻¹ with cluster sums of scores (Huber 1967; Liang and Zeger 1986).
+    """Return the sandwich covariance of θ, p × p: B⁻¹·M·B⁻¹ with cluster sums of scores (Huber 1967; Liang and Zeger 1986).
 
     B is Σψ′(rᵢ)·∇rᵢ∇rᵢᵀ, M = Σ over G clusters of (Σψ(rᵢ)·∇rᵢ)(…)ᵀ·G/(G − 1)·(n − 1)/(n − p), corrected as in Cameron and
     Miller 2015 (eq. 12).
@@ -187,7 +187,7 @@ def _bread(objective: Objective, theta: Floats, independent: int) -> Floats:
 
 
 def condition_number(objective: Objective, theta: Floats, resting: NDArray[np.bool_]) -> float:
-    """The condition number of Σ∇rᵢ∇rᵢᵀ with a unit diagonal, without parameters on a bound.
+    """Return the condition number of Σ∇rᵢ∇rᵢᵀ with a unit diagonal, without parameters on a bound.
 
     Infinite if it is due to rounding.
     """
@@ -239,7 +239,7 @@ def _allowance(objective: Objective, theta: Floats) -> float:
 
 
 def _within(values: Floats, objective: Floats, level: float) -> tuple[float, float]:
-    """The crossings of a level on both sides of a profile's minimum, by linear interpolation."""
+    """Return the crossings of a level on both sides of a profile's minimum, by linear interpolation."""
     best = int(np.argmin(objective))
     left = np.interp(level, objective[: best + 1][::-1], values[: best + 1][::-1])
     right = np.interp(level, objective[best:], values[best:])
@@ -255,7 +255,7 @@ def failures(converged: bool, regained: float) -> list[str]:
 
 
 def flat_parameters(law: Law, ties: Floats, intervals: Intervals) -> list[str]:
-    """The parameters that tied minima (k × p) leave open.
+    """Return the parameters that tied minima (k × p) leave open.
 
     If rows determine a parameter, all starts agree to a thousandth of its interval. If few rows lie within delta of the law, as
     between two seeds of a few shapes, Huber's loss is flat and starts stay where they arrived; an interval not much wider than

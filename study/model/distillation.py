@@ -24,7 +24,7 @@ from study.model.layers import Linear, initialise
 def hidden_cosine_loss(
     student_BxSxH: Float[Tensor, "B S H"], teacher_BxSxH: Float[Tensor, "B S H"], attended_BxS: Bool[Tensor, "B S"] | None
 ) -> Float[Tensor, ""]:
-    """The mean over tokens of 1 − cos(h, h'), of hidden states h.
+    """Return the mean over tokens of 1 − cos(h, h'), of hidden states h.
 
     Source: DistilBERT, Sanh et al. 2019, arXiv:1910.01108, section 3, as in its code.
     """
@@ -37,7 +37,7 @@ def hidden_cosine_loss(
 def hidden_mse_loss(
     student_BxSxH: Float[Tensor, "B S H"], teacher_BxSxH: Float[Tensor, "B S H"], attended_BxS: Bool[Tensor, "B S"] | None
 ) -> Float[Tensor, ""]:
-    """The mean over tokens and numbers of (h − h')².
+    """Return the mean over tokens and numbers of (h − h')².
 
     Source: TinyBERT, Jiao et al. 2020, arXiv:1909.10351, equations 8 and 9.
     """
@@ -52,7 +52,7 @@ def attention_loss(
     teacher_BxAxSxS: Float[Tensor, "B A S S"],
     attended_BxS: Bool[Tensor, "B S"] | None,
 ) -> Float[Tensor, ""]:
-    """The mean over heads and pairs of tokens of the squared difference of attention scores, before the softmax.
+    """Return the mean over heads and pairs of tokens of the squared difference of attention scores, before the softmax.
 
     Source: TinyBERT, Jiao et al. 2020, arXiv:1909.10351, equation 7.
     """
@@ -67,7 +67,7 @@ def relation_loss(
     teacher_BxAxSxS: Float[Tensor, "B A S S"],
     attended_BxS: Bool[Tensor, "B S"] | None,
 ) -> Float[Tensor, ""]:
-    """The mean over heads and tokens of KL(softmax(teacher) ‖ softmax(student)), of scores over keys, in nats.
+    """Return the mean over heads and tokens of KL(softmax(teacher) ‖ softmax(student)), of scores over keys, in nats.
 
     Source: MiniLM, Wang et al. 2020, arXiv:2002.10957, equations 4 and 6; MiniLMv2, arXiv:2012.15828, equation 5.
     """
@@ -102,7 +102,7 @@ class _Divergence(torch.autograd.Function):
 def relations(
     one_BxAxSxD: Float[Tensor, "B A S D"], other_BxAxSxD: Float[Tensor, "B A S D"], heads: int | None = None
 ) -> Float[Tensor, "B A S S"]:
-    """The scaled products X·Yᵀ/√D of every two tokens, head by head; `heads` first divides the width into others."""
+    """Return the scaled products X·Yᵀ/√D of every two tokens, head by head; `heads` first divides the width into others."""
     if heads is not None:
         batch, _, length, _ = one_BxAxSxD.shape
         one_BxAxSxD, other_BxAxSxD = (
@@ -113,7 +113,7 @@ def relations(
 
 
 def attention_scores(attention: AttentionInputs) -> Float[Tensor, "B A S S"]:
-    """The scores that attention's softmax reads, without its mask."""
+    """Return the scores that attention's softmax reads, without its mask."""
     scores_BxAxSxS = relations(attention.query, attention.key)
     return scores_BxAxSxS if attention.bias is None else scores_BxAxSxS + attention.bias
 
@@ -146,7 +146,7 @@ class LayerMatching(nn.Module):
         teacher: Mapping[int, LayerState],
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> Float[Tensor, ""]:
-        """The sum over pairs of layers, at attended tokens (None for all)."""
+        """Return the sum over pairs of layers, at attended tokens (None for all)."""
         weighted = []
         for one, other in self.pairs:
             weighted += self._of_hidden(student[one].hidden, teacher[other].hidden, attended_BxS)

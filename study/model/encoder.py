@@ -121,7 +121,7 @@ class Attention(nn.Module):
     def _products_from(
         self, queries_BxKxH: Float[Tensor, "B K H"], positions_BxK: Int[Tensor, "B K"], x_BxSxH: Float[Tensor, "B S H"]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The query of the tokens at some positions, and key and value of every token, by heads."""
+        """Return the query of the tokens at some positions, and key and value of every token, by heads."""
         del positions_BxK
         batch, length, width = x_BxSxH.shape
         of_query, of_key_and_value = self._parts([width, 2 * width])
@@ -139,7 +139,7 @@ class Attention(nn.Module):
         return torch.cat((query_H, torch.zeros_like(query_H), value_H))
 
     def _parts(self, outputs: list[int]) -> list[tuple[Tensor, Tensor | None]]:
-        """The weight and bias of query, key and value, split into parts with these numbers of outputs."""
+        """Return the weight and bias of query, key and value, split into parts with these numbers of outputs."""
         bias = self._bias
         biases = [None] * len(outputs) if bias is None else torch.split(bias, outputs)
         return list(zip(torch.split(self.query_key_value.weight, outputs), biases, strict=True))
@@ -151,7 +151,7 @@ class Attention(nn.Module):
         relative: Relative,
         bias: Float[Tensor, "#B A K S"] | None,
     ) -> tuple[Float[Tensor, "B K A D"], Float[Tensor, "B A K S"]]:
-        """The query that makes scores of three products, and their bias with those of relative positions."""
+        """Return the query that makes scores of three products, and their bias with those of relative positions."""
         width = self.heads * self.head_width
         if self.position_query is not None and self.position_key is not None:
             query_RxH, key_RxH = self.position_query(relative.rows), self.position_key(relative.rows)
@@ -296,7 +296,7 @@ class _Gelu(torch.autograd.Function):
 
 
 def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """The GELU; on a CPU its gradient overwrites the incoming one, so only a product may read the result."""
+    """Return the GELU; on a CPU its gradient overwrites the incoming one, so only a product may read the result."""
     if x.device.type != "cpu" or not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return F.gelu(x, approximate=approximate)
     activated: Tensor = _Gelu.apply(x, approximate)  # type: ignore[no-untyped-call]
@@ -552,7 +552,7 @@ class Encoder(nn.Module):
         attended_BxS: Bool[Tensor, "B S"] | None = None,
         positions_BxK: Int[Tensor, "B K"] | None = None,
     ) -> Float[Tensor, "B K H"]:
-        """The enhanced mask decoder: the last layer twice, at `positions_BxK` or everywhere, with queries that know positions.
+        """Decode masks: the last layer twice, at `positions_BxK` or everywhere, with queries that know positions.
 
         Both passes read keys and values from the stream before the last layer; the first's queries are that stream plus
         `offsets_PxH` of their positions, the second's what the first gave. Source: He et al. 2021, arXiv:2006.03654, section
@@ -573,7 +573,7 @@ class Encoder(nn.Module):
         segments_BxS: Int[Tensor, "B S"] | None = None,
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> list[Float[Tensor, "B S H"]]:
-        """The L + 1 outputs of the embeddings and of every layer; the last includes pre-norm's final norm."""
+        """Return the L + 1 outputs of the embeddings and of every layer; the last includes pre-norm's final norm."""
         every = range(self.architecture.depth + 1)
         _, states = self.observe(tokens_BxS, segments_BxS, attended_BxS, every)
         return [states[layer].hidden for layer in every]
@@ -586,7 +586,7 @@ class Encoder(nn.Module):
         layers: Collection[int] = (),
         attentions: bool = False,
     ) -> tuple[Float[Tensor, "B S H"], dict[int, LayerState]]:
-        """The output at every token, and the states of some layers, from 1 (0 are the embeddings), perhaps with attention's."""
+        """Return the output at every token, and the states of some layers (0: the embeddings), perhaps with attention's."""
         x_BxSxH = self.embeddings(tokens_BxS, segments_BxS, attended_BxS)
         states = {0: LayerState(x_BxSxH, None)} if 0 in layers else {}
         embedded_BxSxH = None if self.convolution is None else x_BxSxH
@@ -620,7 +620,7 @@ class Encoder(nn.Module):
         attended_BxS: Bool[Tensor, "B S"] | None,
         kept: list[AttentionInputs] | None = None,
     ) -> Float[Tensor, "B S H"]:
-        """A layer's output at every token; the first one's convolution reads the embeddings."""
+        """Return a layer's output at every token; the first one's convolution reads the embeddings."""
         y_BxSxH: Tensor = block(x_BxSxH, seen.mask, seen.rotary, None, seen.relative, kept)
         if self.convolution is not None and embedded_BxSxH is not None:
             y_BxSxH = self.convolution(embedded_BxSxH, y_BxSxH, attended_BxS)
@@ -629,7 +629,7 @@ class Encoder(nn.Module):
     def _up_to_last(
         self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"] | None, attended_BxS: Bool[Tensor, "B S"] | None
     ) -> tuple[Float[Tensor, "B S H"], Block, Seen]:
-        """The output of all layers but the last, the last one's block, and what its tokens see."""
+        """Return the output of all layers but the last, the last one's block, and what its tokens see."""
         x_BxSxH = self.embeddings(tokens_BxS, segments_BxS, attended_BxS)
         *earlier, (last, seen_by_last) = self._layers(tokens_BxS, attended_BxS)
         embedded_BxSxH = None if self.convolution is None else x_BxSxH
@@ -664,7 +664,7 @@ def window_mask(
 
 
 def mask_at(mask: Bool[Tensor, "#B 1 #S S"], positions_BxK: Int[Tensor, "B K"]) -> Bool[Tensor, "#B 1 #K S"]:
-    """The rows of a mask for queries at some positions; a mask over keys has one row for all."""
+    """Return the rows of a mask for queries at some positions; a mask over keys has one row for all."""
     batch, length = len(positions_BxK), mask.shape[-1]
     if mask.shape[2] == 1:
         return mask
@@ -673,13 +673,13 @@ def mask_at(mask: Bool[Tensor, "#B 1 #S S"], positions_BxK: Int[Tensor, "B K"]) 
 
 
 def at_positions(x_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B K"]) -> Float[Tensor, "B K H"]:
-    """The rows of each sequence at its positions."""
+    """Return the rows of each sequence at its positions."""
     _, length, width = x_BxSxH.shape
     chosen = x_BxSxH.reshape(-1, width).index_select(0, rows_at(positions_BxK, length))
     return chosen.view(*positions_BxK.shape, width)
 
 
 def rows_at(positions_BxK: Int[Tensor, "B K"], length: int) -> Int[Tensor, " B*K"]:
-    """The indices of each sequence's positions in the flattened batch."""
+    """Return the indices of each sequence's positions in the flattened batch."""
     first_Bx1 = torch.arange(len(positions_BxK), device=positions_BxK.device)[:, None] * length
     return (positions_BxK + first_Bx1).flatten()

@@ -31,7 +31,7 @@ def fused_blocks(
     rotary_2xSxE: Float[Tensor, "2 S E"] | None,
     positions_BxK: Int[Tensor, "B K"] | None,
 ) -> Float[Tensor, "B K H"]:
-    """The output of BERT's blocks (`has_fused_kernels`) for tokens without padding, the last block at some positions if given.
+    """Run BERT's blocks (`has_fused_kernels`) on tokens without padding, the last block at some positions if given.
 
     Products and the tensors between them have autocast's precision; weight gradients accumulate in fp32. Each block returns its
     result twice, for the next product and residual sum, so that its two gradients are added on reading.
@@ -51,7 +51,7 @@ def fused_blocks(
 
 
 def _copies(blocks: Sequence[Block], dtype: torch.dtype) -> Copies:
-    """Copies in autocast's precision of all product weights, and of the biases that no norm adds."""
+    """Copy, in autocast's precision, all product weights, and the biases that no norm adds."""
     parameters = [
         parameter
         for block in dict.fromkeys(blocks)
@@ -99,7 +99,7 @@ def _fused_block_at(
 
 
 def _after_attention(block: Block, x: Tensor, attended: Tensor, copies: Copies) -> tuple[Tensor, Tensor]:
-    """A block after its attention; returns its result twice."""
+    """Return a block after its attention; returns its result twice."""
     products = (block.attention.output, block.feed_forward.inner, block.feed_forward.outer)
     norms = (block.attention_norm, block.feed_forward_norm)
     y, again = _AfterAttention.apply(  # type: ignore[no-untyped-call]
@@ -112,7 +112,7 @@ def _after_attention(block: Block, x: Tensor, attended: Tensor, copies: Copies) 
 
 
 def _by_heads(joint: Float[Tensor, "B S parts*A*D"], heads: int, parts: int = 3) -> tuple[Tensor, ...]:
-    """Queries, keys and values, or some of them, (B, A, S, D) each."""
+    """Return queries, keys and values, or some of them, (B, A, S, D) each."""
     batch, length, width = joint.shape
     return joint.view(batch, length, parts, heads, width // parts // heads).transpose(1, 3).unbind(2)
 

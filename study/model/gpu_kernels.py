@@ -48,7 +48,7 @@ def _column_sums(parts: Float[Tensor, "programs columns"]) -> Float[Tensor, " co
 
 @triton.jit
 def _normal(x):
-    """The standard normal distribution function and density, to 1e-7, from one exponential.
+    """Compute the standard normal distribution function and density, to 1e-7, from one exponential.
 
     A squared reciprocal root takes fewer instructions than a division. Source: Abramowitz and Stegun 1964, 7.1.26.
     """
@@ -69,7 +69,7 @@ def _gelu_kernel(x_at, y_at, count, COLUMNS: tl.constexpr):
 
 
 def gelu(x: Float[Tensor, "*positions F"], *, columns: int = 1024, warps: int = 4) -> Float[Tensor, "*positions F"]:
-    """The exact GELU, x · Φ(x), to 1e-6."""
+    """Return the exact GELU, x · Φ(x), to 1e-6."""
     y = torch.empty_like(x)
     _gelu_kernel[triton.cdiv(x.numel(), columns),](x, y, x.numel(), columns, num_warps=warps)
     return y
@@ -105,7 +105,7 @@ def gelu_gradient(
     warps: int = 4,
     stages: int = 3,
 ) -> tuple[Float[Tensor, "*positions F"], Float[Tensor, " F"]]:
-    """The gradient of GELU by x, dy · (Φ(x) + x · φ(x)), and its column sums."""
+    """Return the gradient of GELU by x, dy · (Φ(x) + x · φ(x)), and its column sums."""
     width = x.shape[-1]
     count = x.numel() // width
     blocks = triton.cdiv(count, rows * steps)
@@ -155,7 +155,7 @@ def add_norm(
     block: int = 1024,
     warps: int = 1,
 ) -> AddedNorm:
-    """The LayerNorm of x + (added + added_bias), where `added` is a product whose bias cuBLAS would add more slowly.
+    """Return the LayerNorm of x + (added + added_bias), where `added` is a product whose bias cuBLAS would add more slowly.
 
     A warp with its own rows waits for no other.
     """
@@ -227,7 +227,7 @@ def add_norm_gradient(
     programs: int = 3,
     stages: int = 3,
 ) -> AddNormGradient:
-    """The gradients of `add_norm`, whose result has the gradient dy + dy2; `programs` run on each multiprocessor.
+    """Return the gradients of `add_norm`, whose result has the gradient dy + dy2; `programs` run on each multiprocessor.
 
     Rows longer than a block are not prefetched, since they might exceed shared memory.
     """
@@ -242,7 +242,7 @@ def add_norm_gradient(
 
 
 def _whole_rows(width: int, block: int, warps: int) -> tuple[int, int, int]:
-    """The rows, columns and warps of a block: about `block` numbers in whole rows, or one longer row."""
+    """Return the rows, columns and warps of a block: about `block` numbers in whole rows, or one longer row."""
     columns = triton.next_power_of_2(width)
     return max(1, block // columns), columns, warps * max(1, columns // block)
 
@@ -298,7 +298,7 @@ def _attention_gradient_kernel(
 def attention_gradient(
     joint: Float[Tensor, "B S 3*A*D"], dy: Float[Tensor, "B S A*D"], heads: int, *, stages: int = 3, warps: int = 8
 ) -> tuple[Float[Tensor, "B S 3*A*D"], Float[Tensor, " 3*A*D"]]:
-    """The gradient of attention by stacked queries, keys and values, and its column sums.
+    """Return the gradient of attention by stacked queries, keys and values, and its column sums.
 
     It recomputes the weights from queries and keys. `holds_attention` limits its sizes. A block is a sequence; masks leave
     registers for two stages.
@@ -343,7 +343,7 @@ def _join_kernel(
 def joined(
     *parts: Float[Tensor, "B S H"], rows: int = 32, columns: int = 128, steps: int = 8, warps: int = 4
 ) -> tuple[Float[Tensor, "B S parts*H"], Float[Tensor, " parts*H"]]:
-    """The gradients by queries, keys and values, or by keys and values, side by side, and their column sums."""
+    """Return the gradients by queries, keys and values, or by keys and values, side by side, and their column sums."""
     first, second, last, number = parts[0], parts[1], parts[-1], len(parts)
     *leading, width = first.shape
     count = first.numel() // width
@@ -483,7 +483,7 @@ def write_cross_entropy_gradient(
 
 @functools.cache
 def _multiprocessors(device: torch.device) -> int:
-    """The multiprocessors of a GPU; 4 for a CPU, which interprets kernels."""
+    """Return the multiprocessors of a GPU; 4 for a CPU, which interprets kernels."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 

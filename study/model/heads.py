@@ -55,14 +55,14 @@ class MaskedLanguageModelHead(nn.Module):
         return logits.add_(self.beside(rows[:, weight_VxE.shape[1] :])).view(*read.shape[:-1], -1)
 
     def transformed(self, hidden: Float[Tensor, "*positions H"]) -> Float[Tensor, "*positions inner"]:
-        """The decoder's input."""
+        """Return the decoder's input."""
         if self.transform is None or self.norm is None:
             return hidden
         normed: Tensor = self.norm(self.activate(self.transform(hidden)))
         return normed
 
     def decoding(self, token_embedding_VxE: Float[Tensor, "V E"]) -> Float[Tensor, "V inner"]:
-        """The decoder's whole weight."""
+        """Return the decoder's whole weight."""
         weight_VxE = self._decoder(token_embedding_VxE)
         return weight_VxE if self.beside is None else torch.cat((weight_VxE, self.beside.weight), 1)
 
@@ -83,7 +83,7 @@ class DetectionHead(nn.Module):
         self.output = Linear(architecture.width, 1)
 
     def forward(self, hidden_BxSxH: Float[Tensor, "B S H"]) -> Float[Tensor, "B S"]:
-        """The logit at every token."""
+        """Return the logit at every token."""
         logits_BxSx1: Tensor = self.output(self.activate(self.transform(hidden_BxSxH)))
         return logits_BxSx1[..., 0]
 

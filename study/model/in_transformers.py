@@ -55,7 +55,7 @@ _BY_PIECE = (_TOKENS, "head.decoder.weight", _BESIDE, "head.bias")
 def their_config(
     architecture: Architecture, special: SpecialTokens, dropout: float = 0.0, family: TransformersClass | None = None
 ) -> dict[str, Any]:
-    """The config.json for a class, by default `class_for(architecture)`."""
+    """Return the config.json for a class, by default `class_for(architecture)`."""
     a, family = architecture, family or class_for(architecture)
     values: dict[str, Any] = {"architectures": [family.name_for(a)], "model_type": family.model_type}
     plain: dict[str, Any] = {"embedding_width": a.table_width, "layer_groups": a.groups, "segments": 0 if a.relative else 1}
@@ -82,7 +82,7 @@ def their_config(
 def their_weights(
     state: Mapping[str, Tensor], architecture: Architecture, family: TransformersClass | None = None
 ) -> dict[str, Tensor]:
-    """The weights of a MaskedLanguageModel under the names of a class, as in `their_config`, with the rest of its state.
+    """Return the weights of a MaskedLanguageModel under the names of a class, as in `their_config`, with the rest of its state.
 
     Of an encoder with a generator they are its own and its detector's. If the class has no segments, the first segment's row is
     added to each token, and the decoder keeps the original tokens. A pair head is left out if no class has one.
@@ -123,7 +123,7 @@ def their_weights(
 
 
 def our_architecture(config: Mapping[str, Any], place: str) -> Architecture:
-    """The architecture of a config.json, with its class's defaults.
+    """Return the architecture of a config.json, with its class's defaults.
 
     Raises InputError, at `place`, if nothing built here computes the same.
     """
@@ -150,7 +150,7 @@ def our_architecture(config: Mapping[str, Any], place: str) -> Architecture:
 
 
 def _with_defaults(config: Mapping[str, Any], family: TransformersClass) -> dict[str, Any]:
-    """A config.json with its class's defaults, and what classes spell in their own ways as other classes do."""
+    """Return a config.json with its class's defaults, and what classes spell in their own ways as other classes do."""
     given = family.left_out | {name: value for name, value in config.items() if value is not None}
     if family.first_position and isinstance(rows := given.get("max_position_embeddings"), int):
         given["max_position_embeddings"] = rows - family.first_position
@@ -214,7 +214,7 @@ def _unusual(given: Mapping[str, Any], family: TransformersClass) -> dict[str, t
 def our_weights(
     theirs: Mapping[str, Tensor], architecture: Architecture, family: TransformersClass, place: str
 ) -> dict[str, Tensor]:
-    """The fp32 weights of a MaskedLanguageModel of this architecture, from a class of transformers.
+    """Return the fp32 weights of a MaskedLanguageModel of this architecture, from a class of transformers.
 
     Other weights, such as a pooler's, are ignored; norms may have TensorFlow's names. An untied decoder's bias replaces the
     head's, as in BERT. Without its MLM head (`has_mlm_head`) an encoder gets an untrained one. Raises InputError, at `place`,
@@ -269,13 +269,13 @@ def has_mlm_head(names: Iterable[str], family: TransformersClass) -> bool:
 
 
 def without_mlm_head(weights: Mapping[str, Tensor], family: TransformersClass) -> dict[str, Tensor]:
-    """The weights of a class without those of its MLM head."""
+    """Return the weights of a class without those of its MLM head."""
     head = tuple(f"{theirs}." for ours, theirs in family.parts.items() if ours.partition(".")[0] == "head")
     return {name: tensor for name, tensor in weights.items() if not name.startswith(head)}
 
 
 def untrained_head(architecture: Architecture) -> dict[str, Tensor]:
-    """The weights of an MLM head as training begins with them."""
+    """Return the weights of an MLM head as training begins with them."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(Stream.HEAD_INITIALISATION, 0))
         head = MaskedLanguageModelHead(architecture)
@@ -284,14 +284,14 @@ def untrained_head(architecture: Architecture) -> dict[str, Tensor]:
 
 
 def _by_full_name(theirs: Mapping[str, Tensor], family: TransformersClass) -> dict[str, Tensor]:
-    """The weights by the names that the MLM model has; an encoder saved alone leaves out its own name."""
+    """Return the weights by the names that the MLM model has; an encoder saved alone leaves out its own name."""
     there = {_usual_name(name): tensor for name, tensor in theirs.items()}
     prefix = family.parts["encoder.embeddings.token"].partition(".")[0] + "."
     return there if any(name.startswith(prefix) for name in there) else {prefix + name: each for name, each in there.items()}
 
 
 def _usual_name(name: str) -> str:
-    """A weight's name as transformers writes it now; norms may have TensorFlow's, DeBERTa's head its authors'."""
+    """Return a weight's name as transformers writes it now; norms may have TensorFlow's, DeBERTa's head its authors'."""
     name = name.replace(".gamma", ".weight").replace(".beta", ".bias")
     for head, usual in _AUTHORS_HEAD.items():
         name = name.replace(head, usual)
@@ -299,7 +299,7 @@ def _usual_name(name: str) -> str:
 
 
 def _their_shape(name: str, ours: Tensor, family: TransformersClass) -> torch.Size:
-    """The shape that a weight, or its part, has in a class."""
+    """Return the shape that a weight, or its part, has in a class."""
     if name == _POSITIONS:
         return torch.Size((len(ours) + family.first_position, *ours.shape[1:]))
     return ours.mT.shape if name == _BESIDE else ours.shape
@@ -308,7 +308,7 @@ def _their_shape(name: str, ours: Tensor, family: TransformersClass) -> torch.Si
 def _in_our_order(
     name: str, pieces: list[str], tensors: list[Tensor], architecture: Architecture, family: TransformersClass
 ) -> Tensor:
-    """A weight from its tensors in a class, with the rows in our order."""
+    """Return a weight from its tensors in a class, with the rows in our order."""
     heads = architecture.heads
     match family.model_type:
         case "roformer":
@@ -326,7 +326,7 @@ def _in_our_order(
 
 
 def cut_vocabulary(weights: Mapping[str, Tensor], pieces: int) -> dict[str, Tensor]:
-    """The weights of a MaskedLanguageModel for the first pieces of its vocabulary alone."""
+    """Return the weights of a MaskedLanguageModel for the first pieces of its vocabulary alone."""
     return {name: tensor[:pieces].clone() if name in _BY_PIECE else tensor for name, tensor in weights.items()}
 
 
@@ -359,7 +359,7 @@ def _neighbours(rows: Tensor, heads: int) -> Tensor:
 
 
 def _halves(rows: Tensor, heads: int) -> Tensor:
-    """The inverse of `_neighbours`."""
+    """Return the inverse of `_neighbours`."""
     return rows.view(heads, -1, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 

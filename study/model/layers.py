@@ -85,7 +85,7 @@ def _onednn_applies(x: Tensor, weight: Tensor) -> bool:
 
 
 def aligned_outputs(outputs: int) -> int:
-    """The next multiple of ALIGNED."""
+    """Return the next multiple of ALIGNED."""
     return outputs + -outputs % ALIGNED
 
 
@@ -104,7 +104,7 @@ def aligned_product(
 
 
 def gradient_by_weight(gradient: Float[Tensor, "*positions F"], x: Float[Tensor, "*positions H"]) -> Float[Tensor, "F H"]:
-    """The gradient of x·Wᵀ by W, in fp32, the precision of a GPU's sums."""
+    """Return the gradient of x·Wᵀ by W, in fp32, the precision of a GPU's sums."""
     rows, inputs = gradient.flatten(0, -2), x.flatten(0, -2)
     if rows.dtype == torch.float32:
         return rows.t() @ inputs
@@ -140,7 +140,7 @@ class _Product(torch.autograd.Function):
 
 
 def _of_weight(gradient: Tensor, x: Tensor) -> Tensor:
-    """The gradient by W, by the faster library: for BERT's decoder oneDNN was 1.1 to 1.6 times as fast as MKL.
+    """Return the gradient by W, by the faster library: for BERT's decoder oneDNN was 1.1 to 1.6 times as fast as MKL.
 
     oneDNN is faster with the shorter side first: by a quarter, if the sides differ fourfold.
     """
@@ -187,7 +187,7 @@ class RMSNorm(_Norm, nn.RMSNorm):
     def forward(
         self, x: Float[Tensor, "*positions H"], added: Float[Tensor, "*positions H"] | None = None
     ) -> Float[Tensor, "*positions H"]:
-        """The norm of x, or of x + `added`, in the weight's precision, for which torch has a fused kernel."""
+        """Return the norm of x, or of x + `added`, in the weight's precision, for which torch has a fused kernel."""
         return super().forward(x.to(self.weight.dtype), added)
 
 
@@ -206,7 +206,7 @@ class Affine(_Norm, _Affine):
 
 
 def norm(architecture: Architecture, width: int, normalises: bool = False) -> LayerNorm | RMSNorm | Affine:
-    """A norm of an architecture's kind; where it must normalise, a LayerNorm stands in for an affine map."""
+    """Return a norm of an architecture's kind; where it must normalise, a LayerNorm stands in for an affine map."""
     if architecture.norm_kind == "rms":
         return RMSNorm(width, eps=architecture.norm_epsilon)
     if architecture.norm_kind == "affine" and not normalises:
@@ -240,7 +240,7 @@ def drop(x: Float[Tensor, "*any"], rate: float) -> Float[Tensor, "*any"]:
 
 
 def _kept_scales(x: Tensor, dropped: int) -> Tensor:
-    """The factor of each number of x, zero for `dropped` of DRAWS draws."""
+    """Return the factor of each number of x, zero for `dropped` of DRAWS draws."""
     words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     draws = words.view(torch.int16)[: x.numel()].view(x.shape)
     kept = torch.ge(draws, dropped - DRAWS // 2, out=torch.empty(x.shape, dtype=x.dtype))
@@ -317,7 +317,7 @@ def without_masks(
 
 
 def trigrams(x_BxSxE: Float[Tensor, "B S E"], attended_BxS: Bool[Tensor, "B S"] | None) -> Float[Tensor, "B S 3*E"]:
-    """The embeddings of the next, this and the previous token of each, zeros at padding and beyond the ends."""
+    """Return the embeddings of the next, this and the previous token of each, zeros at padding and beyond the ends."""
     seen_BxSxE = x_BxSxE if attended_BxS is None else x_BxSxE * attended_BxS[..., None]
     return torch.cat((F.pad(seen_BxSxE[:, 1:], (0, 0, 0, 1)), seen_BxSxE, F.pad(seen_BxSxE[:, :-1], (0, 0, 1, 0))), -1)
 
@@ -348,7 +348,7 @@ def initialise(module: nn.Module) -> None:
 
 
 def padding_mask(attended_BxS: Tensor) -> Tensor:
-    """A boolean mask over keys, (B, 1, 1, S), that excludes padding."""
+    """Return a boolean mask over keys, (B, 1, 1, S), that excludes padding."""
     return attended_BxS.to(torch.bool)[:, None, None, :]
 
 
@@ -365,6 +365,6 @@ def multiplies_in_bf16(device: Device) -> bool:
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of a tensor's products: autocast's if enabled, else its own."""
+    """Return the dtype of a tensor's products: autocast's if enabled, else its own."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype

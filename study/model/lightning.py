@@ -86,7 +86,7 @@ class ValidationResult:
 
     @property
     def standard_error(self) -> float | None:
-        """Standard error of the loss over sequences, clustered by document; None for one document."""
+        """Return the standard error of the loss over sequences, clustered by document; None for one document."""
         return self._standard_error(self.nats, self.tokens)
 
     @property
@@ -100,7 +100,7 @@ class ValidationResult:
 
     @property
     def order_gain_standard_error(self) -> float | None:
-        """Standard error of the order gain over paired sequences; None for one document."""
+        """Return the standard error of the order gain over paired sequences; None for one document."""
         return self._standard_error(*self._gained)
 
     @property
@@ -110,7 +110,7 @@ class ValidationResult:
         return self.permuted_nats - self.nats[measured], self.tokens[measured]
 
     def _standard_error(self, nats: Tensor, tokens: Tensor) -> float | None:
-        """Standard error of Σ nats ÷ Σ tokens over the given first sequences; None for one document.
+        """Return the standard error of Σ nats ÷ Σ tokens over the given first sequences; None for one document.
 
         To first order it is that of the mean of (nats − ratio · tokens) ÷ mean tokens.
         """
@@ -134,7 +134,7 @@ class ValidationResult:
 
     @property
     def bits_per_masked_byte_standard_error(self) -> float | None:
-        """Standard error of the bits per byte over documents; None for one."""
+        """Return the standard error of the bits per byte over documents; None for one."""
         if self.word_nats is None or self.word_bytes is None or len(self.word_nats) < 2:
             return None
         nats = self.word_nats - self.word_nats.sum() / self.word_bytes.sum() * self.word_bytes
@@ -258,7 +258,7 @@ class MaskedLanguageModelling(pl.LightningModule):
                 self._write_out()
 
     def _training_masker(self) -> Masker:
-        """The training masker; raises InputError if the recipe names a trained run, which only a launch loads."""
+        """Return the training masker; raises InputError if the recipe names a trained run, which only a launch loads."""
         if self._given_masker is not None:
             return self._given_masker
         if runs := self.config.recipe.trained_runs:
@@ -283,7 +283,7 @@ class MaskedLanguageModelling(pl.LightningModule):
             self._predicted_loss = functools.partial(fused_predicted_loss, self.model, transformed)
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
-        """The loss of one step."""
+        """Return the loss of one step."""
         del batch_idx
         seed, step, rank = self.config.seed, self.trainer.global_step, self.trainer.global_rank
         self._generator.manual_seed(stream_seed(Stream.MASKS, seed, step))
@@ -298,7 +298,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         return loss
 
     def _loss_of(self, batch: Tensor) -> Tensor:
-        """The mean loss over this rank's masked positions, mixed with the teacher's if any, plus that over its pairs if any.
+        """Return the mean loss over this rank's masked positions, mixed with any teacher's, plus that over its pairs if any.
 
         Gradients of ranks are averaged with equal weights. Ranks have equally many masked positions, except in sequences with
         few ordinary tokens.
@@ -320,7 +320,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         return sum(added, self._predicted_loss(hidden, masked.labels, *predicted))
 
     def _draws(self, positions_BxK: Tensor) -> Tensor:
-        """A draw for each masked position of this rank's sequences, which do not depend on the number of ranks."""
+        """Return a draw for each masked position of this rank's sequences, which do not depend on the number of ranks."""
         (batch, predictions), rank = positions_BxK.shape, self.trainer.global_rank
         size = (batch * self.trainer.world_size, predictions)
         drawn = torch.rand(size, device=positions_BxK.device, generator=self._generator)
@@ -329,7 +329,7 @@ class MaskedLanguageModelling(pl.LightningModule):
     def _encoded(
         self, masked: MaskedBatch, positions_BxK: Tensor, segments_BxS: Tensor | None, attended_BxS: Tensor | None
     ) -> tuple[Tensor, tuple[TeacherLogits, ...], list[Tensor]]:
-        """The encoder's output at some positions, the teacher's logits, if any, and the loss between layers, if any."""
+        """Return the encoder's output at some positions, the teacher's logits, if any, and the loss between layers, if any."""
         encoder, teacher, matching = self.model.encoder, self.teacher, self.matching
         if teacher is None or matching is None:
             predicted = () if teacher is None else (teacher.predict(masked, segments_BxS, attended_BxS),)
@@ -439,7 +439,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         self._row_started += time.perf_counter() - self._validation_started
 
     def progress(self) -> dict[str, float]:
-        """The run's progress, by metric name."""
+        """Return the run's progress, by metric name."""
         tokens = self.steps_done * self.config.recipe.batch_tokens
         return {
             "trainer/step": self.steps_done,
@@ -471,7 +471,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         self._validated.append((rows, nats, (masked.labels != IGNORED).sum(1), correct, permuted_nats, *judged))
 
     def _detected(self, rows: Tensor, masked: MaskedBatch, permuted_BxS: Tensor, draws_BxK: Tensor) -> tuple[Tensor, ...]:
-        """What is measured of each sequence: the detection's nats, tokens, correct judgements and nats of permuted tokens.
+        """Measure each sequence: the detection's nats, tokens, correct judgements and nats of permuted tokens.
 
         Then the generator's nats, tokens and correct predictions.
         """
@@ -493,17 +493,17 @@ class MaskedLanguageModelling(pl.LightningModule):
         return *of_detector, generated.double().view_as(masked.labels).sum(1), (masked.labels != IGNORED).sum(1), right
 
     def _judged(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """The nats of each pair's label, and whether it is judged right."""
+        """Return the nats of each pair's label, and whether it is judged right."""
         logits_Bx2 = self.model.pair_logits(pairs.tokens, pairs.segments)
         return F.cross_entropy(logits_Bx2, pairs.labels, reduction="none"), logits_Bx2.argmax(1) == pairs.labels
 
     def _scored(self, masked: MaskedBatch) -> tuple[Tensor, Tensor]:
-        """The nats and the number of correct predictions of each sequence."""
+        """Return the nats and the number of correct predictions of each sequence."""
         nats_BxK, correct_BxK = self._predicted(masked)
         return nats_BxK.sum(1), correct_BxK.sum(1)
 
     def _predicted(self, masked: MaskedBatch) -> tuple[Tensor, Tensor]:
-        """The nats of each masked position, zero where none is predicted, and whether it is predicted right."""
+        """Return the nats of each masked position, zero where none is predicted, and whether it is predicted right."""
         logits = self.model(masked.tokens, masked.positions).float()
         nats = F.cross_entropy(logits.flatten(0, 1), masked.labels.flatten(), ignore_index=IGNORED, reduction="none")
         valid = masked.labels != IGNORED
@@ -520,7 +520,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         return self.steps_done >= self.config.steps
 
     def _word_nats(self, words: MaskedWords) -> Tensor:
-        """The nats of each document's masked words, over all ranks; bytes that no piece stands for cost 8 bits each."""
+        """Return the nats of each document's masked words, over all ranks; bytes that no piece stands for cost 8 bits each."""
         nats_D = torch.zeros(len(words.word_bytes), dtype=torch.float64, device=self.device)
         for documents_BxK, nats_BxK in self._words:
             nats_D.index_add_(0, documents_BxK.flatten(), nats_BxK.flatten())
@@ -569,7 +569,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         )
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """The recipe's optimiser and its schedule, stepped every step."""
+        """Return the recipe's optimiser and its schedule, stepped every step."""
         optimizer = optimizer_of(self.model, self.config.recipe, () if self.matching is None else self.matching.parameters())
         scheduler = schedule(optimizer, self.config.steps, self.config.recipe)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

@@ -103,7 +103,7 @@ class MaskedLanguageModel(nn.Module):
         attended_BxS: Bool[Tensor, "B S"] | None = None,
         positions_BxK: Int[Tensor, "B K"] | None = None,
     ) -> Float[Tensor, "B positions H"]:
-        """What the MLM head reads at `positions_BxK`: the output of the encoder, or of its enhanced mask decoder."""
+        """Return what the MLM head reads at `positions_BxK`: the output of the encoder, or of its enhanced mask decoder."""
         if self.head.position is None:
             hidden: Tensor = self.predictor(tokens_BxS, segments_BxS, attended_BxS, positions_BxK)
             return hidden
@@ -125,7 +125,7 @@ class MaskedLanguageModel(nn.Module):
         segments_BxS: Int[Tensor, "B S"] | None = None,
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> Float[Tensor, "B S"]:
-        """The logit of each token being replaced."""
+        """Return the logit of each token being replaced."""
         assert self.detector is not None, "the objective detects no replaced tokens"
         logits_BxS: Tensor = self.detector(self.encoder(tokens_BxS, segments_BxS, attended_BxS))
         return logits_BxS.float()
@@ -148,7 +148,7 @@ class MaskedLanguageModel(nn.Module):
         return logits_Bx2.float()
 
     def pair_loss(self, first_BxH: Float[Tensor, "B H"], labels_B: Int[Tensor, " B"]) -> Float[Tensor, ""]:
-        """The mean cross-entropy in nats of the labels of pairs, from the encoder's output at [CLS]."""
+        """Return the mean cross-entropy in nats of the labels of pairs, from the encoder's output at [CLS]."""
         return F.cross_entropy(self.judged(first_BxH), labels_B)
 
     def load_trained(self, weights: Mapping[str, Tensor]) -> None:
@@ -169,7 +169,7 @@ class MaskedLanguageModel(nn.Module):
         labels_BxK: Int[Tensor, "B K"],
         teacher: TeacherLogits | None = None,
     ) -> Float[Tensor, ""]:
-        """The mean cross-entropy in nats over labels other than IGNORED.
+        """Return the mean cross-entropy in nats over labels other than IGNORED.
 
         With a teacher of weight w: (1 − w) · cross-entropy + w · distillation_loss.
         """
@@ -205,7 +205,7 @@ class TeacherModel:
         segments_BxS: Int[Tensor, "B S"] | None = None,
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> TeacherLogits:
-        """The teacher's logits at the masked positions of the student's input, with segments if it judged pairs."""
+        """Return the teacher's logits at the masked positions of the student's input, with segments if it judged pairs."""
         logits_BxKxV = self.model(masked.tokens, masked.positions, self._read(segments_BxS), attended_BxS)
         return TeacherLogits(logits_BxKxV, self.weight, self.temperature)
 
@@ -217,7 +217,7 @@ class TeacherModel:
         segments_BxS: Int[Tensor, "B S"] | None = None,
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> tuple[TeacherLogits | None, dict[int, LayerState]]:
-        """What `predict` returns, None if it has no weight, and the states of some layers (Encoder.observe)."""
+        """Return what `predict` returns, None if it has no weight, and the states of some layers (Encoder.observe)."""
         encoder, attentions = self.model.encoder, self.losses.of_attention
         output_BxSxH, states = encoder.observe(masked.tokens, self._read(segments_BxS), attended_BxS, layers, attentions)
         if not self.weight:
@@ -238,7 +238,7 @@ def assert_counts_agree(model: nn.Module, architecture: Architecture) -> None:
 
 
 def mean_cross_entropy(logits_NxV: Float[Tensor, "N V"], labels_N: Int[Tensor, " N"]) -> Float[Tensor, ""]:
-    """The mean of -log softmax(logits) at the labels other than IGNORED, in nats; 0 where there are none.
+    """Return the mean of -log softmax(logits) at the labels other than IGNORED, in nats; 0 where there are none.
 
     On a CPU the gradient reuses the probabilities' memory, in half as many passes over the logits as torch's own; both agree up
     to rounding.

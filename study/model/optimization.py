@@ -57,7 +57,7 @@ def adamw(module: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
 
 
 def optimizer_of(model: MaskedLanguageModel, recipe: Recipe, beside: Iterable[nn.Parameter] = ()) -> torch.optim.Optimizer:
-    """The optimiser of a recipe, also of matrices `beside` the model; all must be on their device already.
+    """Return the optimiser of a recipe, also of matrices `beside` the model; all must be on their device already.
 
     Muon updates the matrices of the blocks, at `muon_rate_ratio` times the learning rate. AdamW updates tables, norms, biases
     and the head, which do not map hidden features to hidden features, and matrices beside the model.
@@ -105,7 +105,7 @@ def clip_gradients(parameters: Iterable[Tensor], limit: float) -> Tensor:
 
 
 def learning_rate_factor(step: int, steps: int, recipe: Recipe) -> float:
-    """The share of the peak learning rate at step `step` (from 0) of `steps`.
+    """Return the share of the peak learning rate at step `step` (from 0) of `steps`.
 
     It rises linearly over the warmup (Recipe.warmup_steps), from above zero at the first step. Then
     - linear falls linearly to final_learning_rate_fraction, which the step after the last would reach;
@@ -122,7 +122,7 @@ def learning_rate_factor(step: int, steps: int, recipe: Recipe) -> float:
 
 
 def schedule(optimizer: torch.optim.Optimizer, steps: int, recipe: Recipe) -> LambdaLR:
-    """The learning rate as a torch scheduler, one step per optimiser step."""
+    """Return the learning rate as a torch scheduler, one step per optimiser step."""
     return LambdaLR(optimizer, lambda step: learning_rate_factor(step, steps, recipe))
 
 
@@ -256,7 +256,7 @@ def _iterated(x_NxRxC: Float[Tensor, "N R C"], count: int) -> Float[Tensor, "N R
 
 
 def _polynomial(gram_NxSxS: Float[Tensor, "N S S"]) -> Float[Tensor, "N S S"]:
-    """The factor a + b·G + c·G² of an iteration."""
+    """Return the factor a + b·G + c·G² of an iteration."""
     factor_NxSxS = torch.baddbmm(gram_NxSxS, gram_NxSxS, gram_NxSxS, beta=CUBIC, alpha=QUINTIC)
     factor_NxSxS.diagonal(dim1=1, dim2=2).add_(LINEAR)
     return factor_NxSxS

@@ -29,7 +29,7 @@ class Scale:
     epsilon: float = 1.0
 
     def folded(self, factor: float) -> Scale:
-        """This scale with a factor of the forward pass folded in."""
+        """Return this scale with a factor of the forward pass folded in."""
         return Scale(self.initial * factor, self.rate * factor, self.decay / factor, self.epsilon / factor)
 
 
@@ -73,7 +73,7 @@ class CompleteP:
         return self.architecture.depth / self.base_depth
 
     def scale(self, name: str, muon: bool = False) -> Scale:
-        """The scale of a MaskedLanguageModel's parameter by name; `muon` if Muon updates it."""
+        """Return the scale of a MaskedLanguageModel's parameter by name; `muon` if Muon updates it."""
         *way, layer, kind = name.split(".")
         if layer == "head" or name == "pair_head.output.bias":
             return Scale()  # the bias of the logits
@@ -101,13 +101,13 @@ class CompleteP:
         return self.architecture.table_width / self.base_width
 
     def _spectral(self, layer: str) -> float:
-        """What Muon's factor √max(1, outputs ÷ inputs) lacks of √(outputs ÷ inputs), relative to the base."""
+        """Return what Muon's factor √max(1, outputs ÷ inputs) lacks of √(outputs ÷ inputs), relative to the base."""
         a = self.architecture
         outputs, base = {"inner": (a.ffn / a.width, 1.0), "outer": (a.width / a.ffn, 1 / BASE_FFN_RATIO)}.get(layer, (1.0, 1.0))
         return math.sqrt(min(1.0, outputs) / base)
 
     def _factor(self, layer: str, kind: str, way: list[str]) -> float:
-        """The factor of the forward pass that is folded into a parameter."""
+        """Return the factor of the forward pass that is folded into a parameter."""
         of_scores = math.pow(self.architecture.head_width / BASE_HEAD_WIDTH, -0.25)
         match layer:
             case "query_key_value" | "query_norm" | "key_norm":
@@ -123,7 +123,7 @@ class CompleteP:
 
 
 def scale_of(model: MaskedLanguageModel, recipe: Recipe, name: str, muon: bool = False) -> Scale:
-    """The scale of a named parameter under a recipe's parametrisation."""
+    """Return the scale of a named parameter under a recipe's parametrisation."""
     if recipe.parametrization == "standard":
         return Scale()
     scaled_rates = recipe.parametrization == "scaled_rates"
@@ -131,7 +131,7 @@ def scale_of(model: MaskedLanguageModel, recipe: Recipe, name: str, muon: bool =
 
 
 def fresh_model(architecture: Architecture, recipe: Recipe, seed: int) -> MaskedLanguageModel:
-    """A model with a recipe's initial weights, unless it starts from another run."""
+    """Return a model with a recipe's initial weights, unless it starts from another run."""
     model = MaskedLanguageModel(architecture, recipe.dropout, seed, recipe.initialisation, recipe.residual_initialisation)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

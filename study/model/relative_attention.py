@@ -38,7 +38,7 @@ class DistanceBias(nn.Module):
             self.register_buffer("numbers", linear_bias(self.heads, distances).flatten(), persistent=False)
 
     def forward(self, length: int, positions_BxK: Int[Tensor, "B K"] | None = None) -> Float[Tensor, "#B A K S"]:
-        """The bias of all scores, (1, A, S, S), or with queries at some positions only, (B, A, K, S)."""
+        """Return the bias of all scores, (1, A, S, S), or with queries at some positions only, (B, A, K, S)."""
         distances = torch.arange(1 - length, length, device=self.numbers.device).clamp(-self.reach, self.reach)
         by_distance = self.numbers.view(self.heads, -1).index_select(1, distances + self.reach)
         windows_AxSxS = by_distance.unfold(1, length, 1)  # the last query comes first
@@ -79,7 +79,7 @@ class Relative(NamedTuple):
     row_of_pair: Int[Tensor, "*batch K S"]
 
     def at(self, positions_BxK: Int[Tensor, "B K"]) -> Relative:
-        """The same for queries at some positions."""
+        """Return the same for queries at some positions."""
         return Relative(self.rows, self.row_of_pair[positions_BxK])
 
 
@@ -95,7 +95,7 @@ class RelativePositions(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, length: int) -> Relative:
-        """The rows that sequences of a length read; DeBERTa v1 projects only these."""
+        """Return the rows that sequences of a length read; DeBERTa v1 projects only these."""
         rows, span = self.table.weight, self.span
         if not self.shared and length < span:
             rows, span = rows[span - length : span + length], length
@@ -171,7 +171,7 @@ class Convolution(nn.Module):
     def forward(
         self, embedded: Float[Tensor, "B S H"], block: Float[Tensor, "B S H"], attended_BxS: Bool[Tensor, "B S"] | None
     ) -> Float[Tensor, "B S H"]:
-        """The sum at every token; padding is read as zeros."""
+        """Return the sum at every token; padding is read as zeros."""
         seen = embedded if attended_BxS is None else embedded * attended_BxS[..., None]
         normed: Tensor = self.norm(block, F.gelu(self.dropout(self.product(seen.mT).mT)))
         return normed

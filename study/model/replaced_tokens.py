@@ -50,7 +50,7 @@ def replaced(
     logits_BxKxV: Float[Tensor, "B K V"],
     draws_BxK: Float[Tensor, "B K"],
 ) -> Int[Tensor, "B S"]:
-    """The original tokens with those at masked positions drawn from the generator's logits."""
+    """Return the original tokens with those at masked positions drawn from the generator's logits."""
     drawn_BxK = sampled(logits_BxKxV.flatten(0, 1).float(), draws_BxK.flatten()).view_as(masked.labels)
     kept_BxK = torch.where(masked.labels == IGNORED, originals_BxS.gather(1, masked.positions), drawn_BxK)
     return originals_BxS.scatter(1, masked.positions, kept_BxK)
@@ -59,18 +59,21 @@ def replaced(
 def detection(
     logits_BxS: Float[Tensor, "B S"], changed_BxS: Bool[Tensor, "B S"], counted_BxS: Bool[Tensor, "B S"]
 ) -> Detection:
-    """The binary cross-entropy of each token having been changed; a token drawn as it was counts as unchanged (equation 2)."""
+    """Return the binary cross-entropy of each token having been changed.
+
+    A token drawn as it was counts as unchanged (equation 2).
+    """
     nats_BxS = F.binary_cross_entropy_with_logits(logits_BxS, changed_BxS.to(logits_BxS.dtype), reduction="none")
     return Detection(torch.where(counted_BxS, nats_BxS, 0), ((logits_BxS > 0) == changed_BxS) & counted_BxS)
 
 
 def detector_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of the encoder and its detector, without the generator's."""
+    """Return the weights of the encoder and its detector, without the generator's."""
     return {name: tensor for name, tensor in state.items() if name.startswith((ENCODER, "detector."))}
 
 
 def generator_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of the generator as those of a MaskedLanguageModel of its architecture, with the tables that it shares."""
+    """Return the generator's weights as those of a MaskedLanguageModel of its architecture, with the tables that it shares."""
     shared = {name: tensor for name, tensor in state.items() if name.startswith(f"{ENCODER}embeddings.")}
     own = {
         name.replace("generator.", ENCODER, 1): tensor
@@ -89,7 +92,7 @@ def joint_loss(
     segments_BxS: Int[Tensor, "B S"] | None = None,
     attended_BxS: Bool[Tensor, "B S"] | None = None,
 ) -> Float[Tensor, ""]:
-    """The generator's cross-entropy at masked positions plus λ times the mean detection loss, in nats (section 3.1).
+    """Return the generator's cross-entropy at masked positions plus λ times the mean detection loss, in nats (section 3.1).
 
     `counted_BxS` are the tokens that are neither special nor padding; the loss of others is zero.
     """

@@ -30,7 +30,7 @@ ON_A_CPU = "runs on a CPU alone; give --device cpu"
 
 
 def stored(weights: Mapping[str, Tensor], form: WeightFormat) -> dict[str, Tensor]:
-    """The tensors of a weights file: fp32 as they are, all in bf16, or matrices and tables in int8 beside their scales."""
+    """Return the tensors of a weights file: fp32 as they are, all bf16, or matrices and tables in int8 with their scales."""
     if form == "fp32":
         return dict(weights)
     if form == "bf16":
@@ -45,7 +45,7 @@ def stored(weights: Mapping[str, Tensor], form: WeightFormat) -> dict[str, Tenso
 
 
 def restored(tensors: Mapping[str, Tensor], form: WeightFormat) -> dict[str, Tensor]:
-    """The weights in fp32 of a file's tensors; a matrix whose scales are missing is left out."""
+    """Return the weights in fp32 of a file's tensors; a matrix whose scales are missing is left out."""
     if form == "fp32":
         return dict(tensors)
     if form == "bf16":
@@ -60,12 +60,12 @@ def restored(tensors: Mapping[str, Tensor], form: WeightFormat) -> dict[str, Ten
 
 
 def rounded(weights: Mapping[str, Tensor], form: WeightFormat) -> dict[str, Tensor]:
-    """The weights in fp32, with the values that a format can hold."""
+    """Return the weights in fp32, with the values that a format can hold."""
     return restored(stored(weights, form), form)
 
 
 def rounded_rows(weight_FxH: Float[Tensor, "F H"]) -> tuple[Tensor, Float[Tensor, " F"]]:
-    """A matrix in int8, and the scales of its rows; a row of zeros has scale 1."""
+    """Return a matrix in int8, and the scales of its rows; a row of zeros has scale 1."""
     scales_F = weight_FxH.detach().abs().amax(1) / LARGEST
     scales_F = torch.where(scales_F == 0, 1.0, scales_F)
     return (weight_FxH.detach() / scales_F[:, None]).round().to(torch.int8), scales_F
@@ -101,7 +101,7 @@ class Int8Products:
         self._packed: dict[tuple[int, torch.Size], Any] = {}
 
     def __call__(self, x: Tensor, weight_FxH: Tensor, bias_F: Tensor | None) -> Tensor:
-        """The product in fp32."""
+        """Return the product in fp32."""
         if x.device.type != "cpu":
             raise InputError.at("device", f"an encoder in int8 {ON_A_CPU}")
         key = weight_FxH.data_ptr(), weight_FxH.shape

@@ -95,7 +95,7 @@ class TransformersClass:
     detecting: str | None = None
 
     def name_for(self, architecture: Architecture) -> str:
-        """The class with all heads of an architecture that it has."""
+        """Return the class with all heads of an architecture that it has."""
         if architecture.generator_share and self.detecting is not None:
             return self.detecting
         return self.pretraining if architecture.pair_head and self.pretraining is not None else self.name
@@ -110,7 +110,7 @@ class TransformersClass:
         return "segments" in self.fields.values()
 
     def unlike(self, architecture: Architecture) -> dict[str, str]:
-        """The fields that differ from an architecture, with this class's values."""
+        """Return the fields that differ from an architecture, with this class's values."""
         free = {"segments", *self.fields.values(), *NOT_IN_MLM}
         unlike = {}
         for name, info in Architecture.model_fields.items():
@@ -134,7 +134,7 @@ def _berts(
     head: Mapping[str, str] = _BERTS_HEAD,
     final_norm: str = "",
 ) -> dict[str, str]:
-    """The parts of a BERT-like class; `norms` are a block's, by default after its sums."""
+    """Return the parts of a BERT-like class; `norms` are a block's, by default after its sums."""
     blocks = _PRODUCTS | {"attention_norm": norms[0], "feed_forward_norm": norms[1]}
     parts = {f"encoder.embeddings.{ours}": f"{prefix}.embeddings.{theirs}" for ours, theirs in _EMBEDDINGS.items()}
     parts |= {f"encoder.blocks.*.{ours}": f"{prefix}.encoder.layer.*.{theirs}" for ours, theirs in blocks.items()}
@@ -143,7 +143,7 @@ def _berts(
 
 
 def _debertas(projections: Mapping[str, str]) -> dict[str, str]:
-    """The parts of a DeBERTa, with its names of the products in its attention."""
+    """Return the parts of a DeBERTa, with its names of the products in its attention."""
     parts = _berts("deberta")
     block, theirs = "encoder.blocks.*", "deberta.encoder.layer.*.attention.self"
     parts |= {f"{block}.attention": theirs}
@@ -458,7 +458,7 @@ _NOT_BUILT = {
 
 
 def class_for(architecture: Architecture) -> TransformersClass:
-    """The class of transformers that computes an architecture; of an encoder with a generator, both are of one class.
+    """Return the class of transformers that computes an architecture; of an encoder with a generator, both are of one class.
 
     Raises InputError if there is none, with the values that no class has, or with the differences of each, the nearest first.
     """
@@ -485,7 +485,7 @@ def class_for(architecture: Architecture) -> TransformersClass:
 
 
 def class_in(config: Mapping[str, Any], place: str) -> TransformersClass:
-    """The class of transformers of a config.json; raises InputError, at `place`, if it is not supported."""
+    """Return the class of transformers of a config.json; raises InputError, at `place`, if it is not supported."""
     known = {name: family for family in TRANSFORMERS_CLASSES for name in (family.model_type, *family.also)}
     if (family := known.get(str(model_type := config.get("model_type")))) is None:
         why = f", {_NOT_BUILT[str(model_type)]}" if str(model_type) in _NOT_BUILT else ""

@@ -73,7 +73,7 @@ class Cell:
         return family_of(self.config, self.spec.tune)
 
     def variant(self, tuned: Mapping[str, float | None], seed: int) -> RunConfig:
-        """The run of this cell with these knobs and this seed."""
+        """Return the run of this cell with these knobs and this seed."""
         changes: dict[str, Any] = {"seed": seed}
         for path, value in tuned.items():
             set_path(changes, path, value)
@@ -84,7 +84,7 @@ class Cell:
         return self.config.to_dict()
 
     def wanted(self, records: Mapping[str, RunRecord], tuning: Tuning | None = None) -> list[RunConfig]:
-        """The runs that the cell needs next, given the records by key; none when it is done.
+        """Return the runs that the cell needs next, given the records by key; none when it is done.
 
         First the search at the trial seeds, once the neighbour's is over; then the best values at the other seeds. Without
         tuning, all seeds at once. A pure function of the records, so that a restarted coordinator asks for the same; `tuning`
@@ -102,7 +102,7 @@ class Cell:
         return not self.spec.tune or self.tuning(records).over
 
     def tuning(self, records: Mapping[str, RunRecord], before: Tuning | None = None) -> Tuning:
-        """The state of the search: brackets around the neighbour's best for one knob, all combinations for several.
+        """Return the state of the search: brackets around the neighbour's best for one knob, all combinations for several.
 
         Without tuning it is over and every seed is wanted. The best is that of all values tried, also by earlier launches.
         `before` is the neighbour's state, if known.
@@ -128,7 +128,7 @@ class Cell:
         return Tuning(missing, best, not missing, line.values[line.start] if best is None else self._values_at(best)[0])
 
     def _taken(self, records: Mapping[str, RunRecord], before: Tuning | None) -> Tuning:
-        """The neighbour's best values once its search is over; a cell that checks also tries the values beside them.
+        """Return the neighbour's best values once its search is over; a cell that checks also tries the values beside them.
 
         The best of a checking cell is that of all values tried, so that a failed check shows in its choice.
         """
@@ -170,7 +170,7 @@ class Cell:
         return tuple(self.variant(tuned, seed) for seed in self.spec.trial_seeds)
 
     def _each_once(self, trials: dict[Values, Trial]) -> dict[Values, Trial]:
-        """The trials without those beyond the range that train the same as another value."""
+        """Return the trials without those beyond the range that train the same as another value."""
         inside: set[Values] = {tuple(point.values()) for point in self.points()}
         kept = {values: trial for values, trial in trials.items() if values in inside}
         trained = {training_key(trial[0]) for trial in kept.values()}
@@ -181,7 +181,7 @@ class Cell:
         return {values: trial for values, trial in trials.items() if values in kept}
 
     def trials(self) -> list[RunConfig]:
-        """The runs of every combination of the tuned values; without tuning, of every seed."""
+        """Return the runs of every combination of the tuned values; without tuning, of every seed."""
         return [run for point in self.points() for run in self._reach[tuple(point.values())]]
 
     def runs_left(self, records: Mapping[str, RunRecord], tuning: Tuning | None = None) -> int:
@@ -236,7 +236,7 @@ class Cell:
 
 
 def tunings(planned: Iterable[Cell], records: Mapping[str, RunRecord]) -> dict[str, Tuning]:
-    """The state of each cell's search by the cell's key, each computed once."""
+    """Return the state of each cell's search by the cell's key, each computed once."""
     found: dict[str, Tuning] = {}
 
     def look(cell: Cell) -> Tuning:
@@ -251,7 +251,7 @@ def tunings(planned: Iterable[Cell], records: Mapping[str, RunRecord]) -> dict[s
 
 
 def family_of(config: RunConfig, tuned: Iterable[str]) -> str:
-    """What runs share that differ only in tuned knobs, seed and budget."""
+    """Return what runs share that differ only in tuned knobs, seed and budget."""
     return config.identity(but=(*tuned, "seed", "recipe.budget"))
 
 
@@ -265,7 +265,7 @@ def _loss(trial: Trial, records: Mapping[str, RunRecord]) -> float | None:
 
 
 def link_neighbours(planned: list[Cell], first: PlannedRuns = NONE_PLANNED) -> list[Cell]:
-    """The cells, each with the nearest cheaper one where it tries many values of one knob.
+    """Return the cells, each with the nearest cheaper one where it tries many values of one knob.
 
     Nearest means a similar number of parameters, tokens and layers, in ratios. Cells that share a trunk start at one value,
     that of the cell nearest to the longest of them. `first` are teachers, by id, that the sweep trains itself.
@@ -293,7 +293,7 @@ def link_neighbours(planned: list[Cell], first: PlannedRuns = NONE_PLANNED) -> l
 
 
 def with_sources(planned: list[Cell], first: PlannedRuns = NONE_PLANNED) -> list[Cell]:
-    """The cells of a setting: the cheapest of each budget is tuned, the others take its best values, the dearest checks them.
+    """Return a variant's cells: the cheapest of each budget is tuned, the others take its best values, the most costly checks.
 
     Of cells of equal cost the one of smaller sizes comes first.
     """

@@ -34,7 +34,7 @@ class RequestedCell:
         return {_BUDGETS: f"{budget.amount:,.15g} {budget.unit}", **varied}
 
     def differs_from(self, other: RequestedCell) -> list[str]:
-        """The keys of the file in which it differs from another."""
+        """Return the keys of the file in which it differs from another."""
         return [place for place, value in self.axes.items() if other.axes[place] != value]
 
     def name(self, with_budget: bool) -> str:
@@ -43,7 +43,7 @@ class RequestedCell:
 
 
 def cell_key(config: RunConfig, spec: CellSweep) -> tuple[str, ...]:
-    """What cells share that train the same runs, at the lowest tuned values and at each knob's highest."""
+    """Return what cells share that train the same runs, at the lowest tuned values and at each knob's highest."""
     values = config.to_dict() if spec.tune else {}
     return training_key(config), *(training_key(_at(values, knob, tuned.high)) for knob, tuned in spec.tune.items())
 
@@ -55,7 +55,7 @@ def _at(values: Mapping[str, Any], knob: str, value: float) -> RunConfig:
 
 
 def with_layers_listed(config: RunConfig, given: int | None, first: PlannedRuns) -> RunConfig:
-    """The run with the layers that it keeps of its start and matches with its teacher's as lists, as far as known.
+    """Return the run with the layers that it keeps of its start and matches with its teacher's as lists, as far as known.
 
     `given` is the depth of its start, if known, and `first` are the runs that the sweep trains first, by id. Several words and
     lists may name the same layers.
@@ -75,7 +75,7 @@ def with_layers_listed(config: RunConfig, given: int | None, first: PlannedRuns)
 
 
 def other_names(group: Sequence[RequestedCell]) -> tuple[str, ...]:
-    """The other names of a group's cell, each with the reason why it trains the same."""
+    """Return the other names of a group's cell, each with the reason why it trains the same."""
     first, *others = group
     return tuple(
         f"{one.name(_BUDGETS in places)} is {first.name(_BUDGETS in places)}: {_why(one, places)}"

@@ -80,7 +80,7 @@ class CostEstimate:
     earlier_question: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The estimate as plain values."""
+        """Return the estimate as plain values."""
         of_all = ("runs", "tokens", "spent_tokens", "train_flops", "expected_seconds")
         totals = {name: getattr(self, name) for name in (*of_all, "runs_left", "train_flops_left", "expected_seconds_left")}
         sharing = {} if self.sharing is None else {"sharing": asdict(self.sharing)}
@@ -151,7 +151,7 @@ def estimate_cost(
     precision: Precision | None = None,
     others: Iterable[RunRecord] = (),
 ) -> CostEstimate:
-    """The cost of a sweep on these equal slots, timed by its records, else by those of `others`.
+    """Return the cost of a sweep on these equal slots, timed by its records, else by those of `others`.
 
     Runs on the text of the plan with a record are done, also those of `others`; a search takes over none. `precision` is that
     of the runs, None where unknown.
@@ -172,7 +172,7 @@ def estimate_cost(
 
 
 def _estimate_goal(plan: Plan, slots: int, times: StepTimes) -> CostEstimate:
-    """The cost of the runs that ended and of those that are expected to be chosen, by shape and budget in this order."""
+    """Return the cost of the runs that ended and of those that are expected to be chosen, by shape and budget in this order."""
     ended = plan.design.ended(record for record in plan.current_records if _stands(record))
     shares = {place: record.spent_share for place, record in ended.items()} | plan.design.own_share(ended)
     rows = []
@@ -192,7 +192,7 @@ def _estimate_search(plan: Plan, spec: SearchSweep, slots: int, times: StepTimes
 
 
 def _estimate_cells(plan: Plan, spec: CellSweep, slots: int, times: StepTimes, shared: Iterable[RunRecord]) -> CostEstimate:
-    """The cost of cells, which take over the `shared` records of other sweeps."""
+    """Return the cost of cells, which take over the `shared` records of other sweeps."""
     trunks = families(plan.cells)
     branches = branching(trunks)
     dearest = {cell.config.key: _dearest(cell) for cell in plan.cells}
@@ -227,7 +227,7 @@ def _sharing(
 
 
 def _dearest(cell: Cell) -> RunConfig:
-    """The most expensive run of a cell, where a tuned knob changes the cost."""
+    """Return the most expensive run of a cell, where a tuned knob changes the cost."""
     if not any(path in PRICED or path.startswith("architecture.") for path in cell.spec.tune):
         return cell.config
     return max(cell.trials(), key=lambda run: expected_flops(run, run.steps))

@@ -79,7 +79,7 @@ class Decision(GoalDesign):
         return problems
 
     def wanted(self, ended: Mapping[Place, RunRecord], busy: Collection[Place], free: int) -> list[Place]:
-        """The variants that stand at the next seed, and at all seeds before which nothing is decided."""
+        """Return the variants that stand at the next seed, and at all seeds before which nothing is decided."""
         looks, seeds = self._race(ended), self._seeds(ended)
         left, places = self._left(ended, busy), list[Place]()
         for seed in seeds[: max(FIRST, len(looks) + 1)]:
@@ -92,11 +92,11 @@ class Decision(GoalDesign):
         return places
 
     def _left(self, ended: Mapping[Place, RunRecord], busy: Collection[Place]) -> float:
-        """The FLOPs that are neither spent nor those of the runs under way."""
+        """Return the FLOPs that are neither spent nor those of the runs under way."""
         return self.limit(ended) - spent(ended.values()) - float(sum(self.flops[point] for point, _ in busy))
 
     def looks(self, ended: Mapping[Place, RunRecord]) -> list[GoalLook]:
-        """A look after each seed of all standing variants."""
+        """Return a look after each seed of all standing variants."""
         seeds, looks = self._seeds(ended), self._race(ended)
         found, standing = list[GoalLook](), self._standing(())
         count, flops = 0, 0.0
@@ -137,7 +137,7 @@ class Decision(GoalDesign):
         return places
 
     def lines(self, ended: Mapping[Place, RunRecord]) -> list[str]:
-        """The rule, its power by simulation for seeds that scatter more or less, and that of a grid of all seeds."""
+        """Return the rule, its power by simulation for seeds that scatter more or less, and that of a grid of all seeds."""
         count, most = len(self.points), len(self.expected({})) // len(self.points)
         lines = [
             f"Goal: {'the optimum' if self.seeks_optimum else 'the best'} of {self._open(self._race(ended))} at {self._where}, "
@@ -174,18 +174,18 @@ class Decision(GoalDesign):
         return race(losses, self.difference, shared)
 
     def _seeds(self, ended: Mapping[Place, RunRecord]) -> list[int]:
-        """The seeds of which no run failed or reads no word order, so that all variants can be paired."""
+        """Return the seeds of which no run failed or reads no word order, so that all variants can be paired."""
         vain = {seed for (_, seed), record in ended.items() if not usable(record)}
         return [seed for seed in range(self.spec.seeds) if seed not in vain]
 
     def _shared(self, records: Sequence[Sequence[RunRecord]]) -> float:
-        """The standard error of the difference of two variants over validation sequences, clustered by document."""
+        """Return the standard error of the difference of two variants over validation sequences, clustered by document."""
         first, second = (np.mean([self._losses(record) for record in of], axis=0) for of in records)
         documents = self._folder_of(records[0][0]).validation_documents()
         return float(variance_of_mean(first - second, documents) ** 0.5)
 
     def _losses(self, record: RunRecord) -> Floats:
-        """The nats per masked token of each validation sequence, whose mean is the run's loss."""
+        """Return the nats per masked token of each validation sequence, whose mean is the run's loss."""
         if (name := record.run_id) not in self._per_token:
             tokens, loss = record.validation_masked_tokens or np.nan, record.loss_nats or np.nan
             self._per_token[name] = self._folder_of(record).losses_per_token(tokens, loss)
@@ -254,7 +254,7 @@ def _variants(spec: GoalSweep, compared: str, at: ComparedPoint | SizedPoint) ->
 
 
 def _of_width(spec: GoalSweep, rules: ShapeRules, width: int, at: ComparedPoint | SizedPoint) -> RunConfig:
-    """A width with the depth that comes nearest to the goal's size: parameters are linear in depth."""
+    """Return a width with the depth that comes nearest to the goal's size: parameters are linear in depth."""
     target = at.parameters_non_embedding
     assert target is not None
 

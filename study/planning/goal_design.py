@@ -32,7 +32,7 @@ class GoalDesign(ABC):
         self._places = {config.identity(("seed",)): number for number, config in enumerate(points)}
 
     def limit(self, ended: Mapping[Place, RunRecord]) -> float:
-        """The most FLOPs to spend: as given, or what the hours left buy at the rate of the runs so far.
+        """Return the most FLOPs to spend: as given, or what the hours left buy at the rate of the runs so far.
 
         Before any run has ended, the rate is the one that cost estimates assume of a CPU core.
         """
@@ -58,17 +58,17 @@ class GoalDesign(ABC):
         return " and ".join([*given, *([] if hours is None else [f"{hours:g} hours of training"])])
 
     def run(self, place: Place) -> RunConfig:
-        """The run at a place."""
+        """Return the run at a place."""
         point, number = place
         return RunConfig.parse(self.points[point].to_dict() | {"seed": self.spec.seed_values[number]})
 
     def place(self, config: RunConfig) -> Place | None:
-        """The place of a run, None if it is no run of the design."""
+        """Return the place of a run, None if it is no run of the design."""
         point, seeds = self._places.get(config.identity(("seed",))), self.spec.seed_values
         return None if point is None or config.seed not in seeds else (point, seeds.index(config.seed))
 
     def ended(self, records: Iterable[RunRecord]) -> dict[Place, RunRecord]:
-        """The records of the design's runs by place, in the order of their end."""
+        """Return the records of the design's runs by place, in the order of their end."""
         ordered = sorted(records, key=lambda record: (record.finished_at, record.run_id))
         return {place: record for record in ordered if (place := self.place(record.config)) is not None}
 
@@ -85,7 +85,7 @@ class GoalDesign(ABC):
 
     @abstractmethod
     def problems(self, limit: float) -> list[Problem]:
-        """What pool, seeds and so many FLOPs cannot serve, beside a limit below the cheapest run."""
+        """Return what pool, seeds and so many FLOPs cannot serve, beside a limit below the cheapest run."""
 
     @abstractmethod
     def wanted(self, ended: Mapping[Place, RunRecord], busy: Collection[Place], free: int) -> list[Place]:
@@ -93,7 +93,7 @@ class GoalDesign(ABC):
 
     @abstractmethod
     def looks(self, ended: Mapping[Place, RunRecord]) -> list[GoalLook]:
-        """What each look at the records found."""
+        """Return what each look at the records found."""
 
     @abstractmethod
     def standing(self, ended: Mapping[Place, RunRecord]) -> tuple[GoalState, str]:
@@ -101,19 +101,19 @@ class GoalDesign(ABC):
 
     @abstractmethod
     def expected(self, ended: Mapping[Place, RunRecord]) -> list[Place]:
-        """The runs that are expected to come, in order."""
+        """Return the runs that are expected to come, in order."""
 
     def own_share(self, ended: Mapping[Place, RunRecord]) -> dict[Place, float]:
-        """The share of its steps that each expected run takes itself."""
+        """Return the share of its steps that each expected run takes itself."""
         return dict.fromkeys(self.expected(ended), 1.0)
 
     def of_one_trunk(self, config: RunConfig) -> list[RunConfig]:
-        """The runs of a run's trunk, itself among them."""
+        """Return the runs of a run's trunk, itself among them."""
         return [config]
 
     @abstractmethod
     def lines(self, ended: Mapping[Place, RunRecord]) -> list[str]:
-        """The design in lines: what comes first and why, what to expect, and what a grid would give."""
+        """Return the design in lines: what comes first and why, what to expect, and what a grid would give."""
 
     @property
     @abstractmethod
@@ -126,7 +126,7 @@ class GoalDesign(ABC):
         return None
 
     def path(self, records: Iterable[RunRecord]) -> GoalPath:
-        """The path so far."""
+        """Return the path so far."""
         ended = self.ended(records)
         state, why = self.standing(ended)
         of, wanted = self.half_width
@@ -159,14 +159,14 @@ class GoalDesign(ABC):
             )
 
     def words(self, place: Place) -> str:
-        """A run in words."""
+        """Return a run in words."""
         point, number = place
         shape, seed = self.points[point].architecture.shape_name, self.spec.seed_values[number]
         return f"{shape}, {count_text(self.tokens[point])} tokens, seed {seed}"
 
 
 def spent(records: Iterable[RunRecord]) -> float:
-    """The FLOPs of ended runs, of each without the steps that it took over."""
+    """Return the FLOPs of ended runs, of each without the steps that it took over."""
     return float(sum(record.own_flops for record in records))
 
 
@@ -199,7 +199,7 @@ class GoalProposer:
         return None if self._given else f"{self.path.sentence}."
 
     def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
-        """The next runs for `free` slots."""
+        """Return the next runs for `free` slots."""
         del records
         configs = [config for key, config in self._given.items() if key not in running][:free]
         if len(configs) < free and self.path.state == "open":

@@ -128,7 +128,7 @@ class LawGoal(GoalDesign):
         return of, self.goal.within
 
     def problems(self, limit: float) -> list[Problem]:
-        """A pool that cannot determine the law, or a limit that buys too few runs."""
+        """Return a pool that cannot determine the law, or a limit that buys too few runs."""
         problems = list[Problem]()
         for name, values in (("width and depth", self.sizes), ("tokens", self.tokens)):
             variable = "tokens" if name == "tokens" else "parameters"
@@ -142,7 +142,7 @@ class LawGoal(GoalDesign):
         return problems
 
     def wanted(self, ended: Mapping[Place, RunRecord], busy: Collection[Place], free: int) -> list[Place]:
-        """The next batch, which also counts what the runs under way will tell."""
+        """Return the next batch, which also counts what the runs under way will tell."""
         found = self._priced(ended)
         under_way = [self._row(place) for place in busy]
         basins = [*found.basins]
@@ -160,7 +160,7 @@ class LawGoal(GoalDesign):
         return places
 
     def own_share(self, ended: Mapping[Place, RunRecord]) -> dict[Place, float]:
-        """The share of its steps that each expected run takes itself."""
+        """Return the share of its steps that each expected run takes itself."""
         prices, shares = self._priced(ended).prices, dict[Place, float]()
         for place in self.expected(ended):
             row = self._row(place)
@@ -169,7 +169,7 @@ class LawGoal(GoalDesign):
         return shares
 
     def looks(self, ended: Mapping[Place, RunRecord]) -> list[GoalLook]:
-        """A look at each twentieth of the limit, and at the last run."""
+        """Return a look at each twentieth of the limit, and at the last run."""
         records, looks, share, limit = [*ended.items()], list[GoalLook](), 0, self.limit(ended)
         for count in range(1, len(records) + 1):
             flops = spent(record for _, record in records[:count])
@@ -202,7 +202,7 @@ class LawGoal(GoalDesign):
         return "open", interval if found.judged else "The runs so far are too few to fit the law"
 
     def expected(self, ended: Mapping[Place, RunRecord]) -> list[Place]:
-        """The runs that would be chosen if all went as expected."""
+        """Return the runs that would be chosen if all went as expected."""
         return self._in_seed_order([*self._preview(self._priced(ended), self.limit(ended)).rows], {*ended})
 
     def lines(self, ended: Mapping[Place, RunRecord]) -> list[str]:
@@ -229,7 +229,7 @@ class LawGoal(GoalDesign):
         return [*lines, *self._warnings(found)]
 
     def _moves(self, ended: Mapping[Place, RunRecord]) -> Iterator[str]:
-        """The next few runs, and how each differs from those before it."""
+        """Yield the next few runs, and how each differs from those before it."""
         before = {*ended}
         for place, share in [*self.own_share(ended).items()][:4]:
             move = self._move(place, before)
@@ -258,11 +258,11 @@ class LawGoal(GoalDesign):
             yield f"Warning: the design rests on one basin of the law, that of {what}; a launch weighs all that its runs leave."
 
     def _priced(self, ended: Mapping[Place, RunRecord]) -> Priced:
-        """What the records say, with what rows cost beside the states that are there."""
+        """Return what the records say, with what rows cost beside the states that are there."""
         return Priced(**vars(self._posterior(ended)), prices=self._prices(ended))
 
     def _posterior(self, ended: Mapping[Place, RunRecord]) -> Posterior:
-        """What the records say, by the losses of usable runs; a function of these alone."""
+        """Return what the records say, by the losses of usable runs; a function of these alone."""
         used = {self._row(place): record for place, record in ended.items() if usable(record)}
         rows = np.array(sorted(used), dtype=np.int64)
         key = (*rows.tolist(), -1, *sorted(self._row(place) for place in ended))
@@ -276,7 +276,10 @@ class LawGoal(GoalDesign):
         return self._known[key]
 
     def _trunks(self) -> Rows:
-        """The number of each row's trunk, which it shares with the budgets of its shape and seed; else one of its own."""
+        """Return the number of each row's trunk, which it shares with the budgets of its shape and seed.
+
+        Else one of its own.
+        """
         alone = np.arange(len(self.pool))
         if not self.branches.any():
             return alone
@@ -294,13 +297,13 @@ class LawGoal(GoalDesign):
         return replace(self.prices, now=now)
 
     def of_one_trunk(self, config: RunConfig) -> list[RunConfig]:
-        """The runs of a run's trunk, itself among them."""
+        """Return the runs of a run's trunk, itself among them."""
         if (place := self.place(config)) is None:
             return []
         return [self.run(self._place(row)) for row in self.prices.beside([self._row(place)]).tolist()]
 
     def _closed(self, ended: Mapping[Place, RunRecord]) -> Rows:
-        """The rows that ended, and those of a budget that leaves a bag of words, or of a shorter one, at its shape."""
+        """Return the rows that ended, and those of a budget that leaves a bag of words, or of a shorter one, at its shape."""
         closed = {self._row(place) for place in ended}
         for point in {point for (point, _), record in ended.items() if record.reads_order is False}:
             shape = self.points[point].architecture
@@ -328,7 +331,7 @@ class LawGoal(GoalDesign):
         return preview([*found.basins], found.prices, open_, limit, found.spent, METHOD)
 
     def _would_take(self, found: Priced, limit: float) -> str:
-        """What the goal is expected to take of this pool, in words."""
+        """Return what the goal is expected to take of this pool, in words."""
         wanted = self.half_width[1]
         for times in DEARER:
             ahead = self._preview(found, times * limit)
@@ -338,7 +341,7 @@ class LawGoal(GoalDesign):
         return f"{DEARER[-1]} times as much of this pool is not expected to meet it either; give a pool nearer to the target"
 
     def _grid(self, found: Posterior, limit: float) -> float:
-        """The expected half-width of the best grid for the limit: the cheapest shapes, each at all budgets up to a longest."""
+        """Return the expected half-width of the limit's best grid: the cheapest shapes, each at all budgets up to a longest."""
         return min(self._grid_up_to(longest, found, limit) for longest in np.unique(self.tokens).tolist())
 
     def _grid_up_to(self, longest: int, found: Posterior, limit: float) -> float:
@@ -353,7 +356,7 @@ class LawGoal(GoalDesign):
         return half_width_of(expected_error(basins))
 
     def _grid_cost(self, points: Sequence[int]) -> float:
-        """The FLOPs of these budgets of one shape, the longest first, from which the others branch."""
+        """Return the FLOPs of these budgets of one shape, the longest first, from which the others branch."""
         prices, cost = self.prices, 0.0
         for point in sorted(points, key=lambda point: -self.tokens[point]):
             cost += float(prices.now[point * self.seeds])
@@ -367,7 +370,7 @@ class LawGoal(GoalDesign):
         return divmod(row, self.seeds)
 
     def _in_seed_order(self, rows: Sequence[int], taken: Collection[Place]) -> list[Place]:
-        """The points of rows, each with its first seed that is not taken, as far as one is left."""
+        """Return the points of rows, each with its first seed that is not taken, as far as one is left."""
         taken, places = {*taken}, list[Place]()
         for point, _ in map(self._place, rows):
             left = [(point, seed) for seed in range(self.seeds) if (point, seed) not in taken]
@@ -388,7 +391,7 @@ class LawGoal(GoalDesign):
 
 
 def _points(spec: GoalSweep) -> Iterator[RunConfig]:
-    """The shapes of a pool at each of its budgets, without seeds; raises InputError with every problem."""
+    """Yield the shapes of a pool at each of its budgets, without seeds; raises InputError with every problem."""
     architecture, pool = spec.shared.get("architecture", {}), spec.pool
     rules = ShapeRules(pool.head_width, pool.ffn_ratio, pool.width_multiple, needs_even_heads(architecture))
     problems: dict[str, Problem] = {}
@@ -406,7 +409,7 @@ def _points(spec: GoalSweep) -> Iterator[RunConfig]:
 
 
 def _fit_at(path: str) -> Mapping[str, float]:
-    """The estimates of a fit's JSON, or of the law fitted to a ledger or the ledger of a results folder.
+    """Return the estimates of a fit's JSON, or of the law fitted to a ledger or the ledger of a results folder.
 
     Raises InputError for another law or count of parameters, and for rows that do not determine the law.
     """

@@ -66,7 +66,7 @@ def mirror(folder: SweepFolder, storage: str) -> MirroredStudies:
 
 
 def _members(spec: CellSweep | SearchSweep, records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
-    """The records of each study, by its name."""
+    """Return the records of each study, by its name."""
     if isinstance(spec, SearchSweep):
         return {spec.name: [record for record in records if point_of(spec, record.config) is not None]}
     cells = grouped(records, lambda record: record.config.identity(but=(*spec.tune, "seed")))
@@ -74,7 +74,7 @@ def _members(spec: CellSweep | SearchSweep, records: Iterable[RunRecord]) -> dic
 
 
 def _name(spec: CellSweep, record: RunRecord) -> str:
-    """The sweep's name with shape, variant and budget of a cell: norm: L2-H64-A2-F256 (norm=pre) at 200k tokens."""
+    """Return the sweep's name with shape, variant and budget of a cell: norm: L2-H64-A2-F256 (norm=pre) at 200k tokens."""
     config = record.config
     cell = shape_and_variant(config.architecture.shape_name, config.variant(spec.vary))
     budget = config.recipe.budget
@@ -84,7 +84,7 @@ def _name(spec: CellSweep, record: RunRecord) -> str:
 def _trials(
     folder: SweepFolder, spec: CellSweep | SearchSweep, records: Iterable[RunRecord], objectives: Iterable[str]
 ) -> list[FrozenTrial]:
-    """The trials of a study; those of tuned knobs lie on ranges that hold every value tried."""
+    """Return the trials of a study; those of tuned knobs lie on ranges that hold every value tried."""
     points = [(record, _point(spec, record)) for record in records]
     if isinstance(spec, SearchSweep):
         space = {path: distribution_of(dimension) for path, dimension in spec.search.space.items()}
@@ -94,7 +94,7 @@ def _trials(
 
 
 def _point(spec: CellSweep | SearchSweep, record: RunRecord) -> dict[str, Any]:
-    """The value of each searched or tuned knob of a run."""
+    """Return the value of each searched or tuned knob of a run."""
     if isinstance(spec, CellSweep):
         return record.config.values_of(spec.tune)
     point = point_of(spec, record.config)
@@ -130,7 +130,7 @@ def _trial(
 
 
 def _local(moment: str) -> datetime:
-    """A moment as Optuna keeps it, in local time without a zone."""
+    """Return a moment as Optuna keeps it, in local time without a zone."""
     return datetime.fromisoformat(moment).astimezone().replace(tzinfo=None)
 
 

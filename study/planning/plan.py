@@ -132,7 +132,7 @@ class Plan:
         return self.holds(config) and (not self.texts or self.run_id(config) == run_id)
 
     def run_id(self, config: RunConfig) -> str:
-        """The id of a run on its text as it is now, or among those on one unknown text."""
+        """Return the id of a run on its text as it is now, or among those on one unknown text."""
         return run_id(config, self.texts)
 
     @cached_property
@@ -149,23 +149,26 @@ class Plan:
 
 
 def plan_of(folder: SweepFolder, records: Sequence[RunRecord]) -> Plan:
-    """The plan of a sweep by its file, on its text as it is now; raises InputError if its file is none that can be launched."""
+    """Return the plan of a sweep by its file, on its text as it is now.
+
+    Raises InputError if its file is none that can be launched.
+    """
     spec, _ = read_sweep(folder.sweep_file)
     return Plan(spec, records, files_fingerprints(spec.texts), folder.runs_folder)
 
 
 def _aside(spec: CellSweep) -> tuple[str, ...]:
-    """The knobs in which the runs of a cell differ."""
+    """Return the knobs in which the runs of a cell differ."""
     return (*spec.tune, "seed")
 
 
 def run_id(config: RunConfig, texts: Texts) -> str:
-    """The id of a run on the text with its tokeniser, or among those on one unknown text."""
+    """Return the id of a run on the text with its tokeniser, or among those on one unknown text."""
     return config.fingerprint(texts.get(config.data.tokenizer.variant, ""))
 
 
 def parents_of(config: RunConfig) -> tuple[str, ...]:
-    """The ids of the runs that a run starts from and learns from."""
+    """Return the ids of the runs that a run starts from and learns from."""
     named = (config.recipe.init_from, config.recipe.teacher_run)
     return tuple(dict.fromkeys(run.folder.name for run in named if run is not None))
 
@@ -179,7 +182,7 @@ class NamedRuns:
     folder: Path
 
     def config(self, name: str, shape: Mapping[str, Any], variant: Mapping[str, Any]) -> RunConfig:
-        """The run of a named cell at a shape in a variant, without start and teacher.
+        """Return the run of a named cell at a shape in a variant, without start and teacher.
 
         Raises InputError under `cells` and the cell's name.
         """
@@ -196,7 +199,7 @@ class NamedRuns:
             raise InputError(Problem(f"cells.{name}", str(problem)) for problem in error.problems) from None
 
     def resolved(self, shape: Mapping[str, Any], variant: Mapping[str, Any]) -> dict[str, Any]:
-        """A variant whose starts and teachers name run folders in place of cells."""
+        """Return a variant whose starts and teachers name run folders in place of cells."""
         return {knob: self._folder(value, shape, variant) for knob, value in variant.items()}
 
     def _folder(self, value: object, shape: Mapping[str, Any], variant: Mapping[str, Any]) -> object:
@@ -208,7 +211,7 @@ class NamedRuns:
     def cells(
         self, shapes: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]], problems: dict[str, Problem]
     ) -> list[Cell]:
-        """The named cells at every shape in every variant, each once, those that others need first and with one run."""
+        """Return the named cells at every shape in every variant, each once, those that others need first and with one run."""
         once = self.spec.model_copy(update={"tune": {}, "seeds": 1})
         found: dict[str, Cell] = {}
         for name in sorted(self.spec.cells, key=lambda name: name not in self.spec.parents):
@@ -271,7 +274,7 @@ def _cell(group: Sequence[RequestedCell], spec: CellSweep, tried: Mapping[str, M
 
 
 def _tried(spec: CellSweep, records: Iterable[RunRecord]) -> dict[str, dict[Values, None]]:
-    """The tuned values that runs have, by what a cell's runs share; none without tuning."""
+    """Return the tuned values that runs have, by what a cell's runs share; none without tuning."""
     found: dict[str, dict[Values, None]] = {}
     for config in (record.config for record in records if spec.tune):
         found.setdefault(config.identity(_aside(spec)), {})[tuple(config.values_of(spec.tune).values())] = None
@@ -305,7 +308,7 @@ def _configs(
 
 
 def _by_first_layers(config: RunConfig, depth: int | None) -> RunConfig:
-    """The run under its usual name where it starts with the first layers of another run, of this depth, None if unknown."""
+    """Return the run by its usual name if it starts with the first layers of another, of this depth (None if unknown)."""
     init_from, kept = config.recipe.init_from, config.architecture.depth
     if init_from is None or depth is None or layers_problem(depth, kept, init_from.keep):
         return config
@@ -315,7 +318,7 @@ def _by_first_layers(config: RunConfig, depth: int | None) -> RunConfig:
 
 
 def _on_one_way(configs: list[RunConfig], spec: CellSweep) -> list[RunConfig]:
-    """The budgets of one shape, under wsd with the smallest one's warmup, so that one trunk serves them all.
+    """Return the budgets of one shape, under wsd with the smallest one's warmup, so that one trunk serves them all.
 
     The warmup leaves room for the longest decay that is tried. Where schedules or warmups are compared or tuned, each budget
     keeps its own.
@@ -340,7 +343,7 @@ def _on_one_way(configs: list[RunConfig], spec: CellSweep) -> list[RunConfig]:
 
 
 def searched_config(spec: SearchSweep, values: Mapping[str, Any]) -> RunConfig:
-    """The run at a point of the search space; heads and ffn follow the width by the rules unless given."""
+    """Return the run at a point of the search space; heads and ffn follow the width by the rules unless given."""
     given = {f"architecture.{key}": value for key, value in spec.shared.get("architecture", {}).items()} | dict(values)
     sizes = {name: given[f"architecture.{name}"] for name in SIZES if f"architecture.{name}" in given}
     if isinstance(sizes.get("width"), int):
@@ -350,7 +353,7 @@ def searched_config(spec: SearchSweep, values: Mapping[str, Any]) -> RunConfig:
 
 
 def point_of(spec: SearchSweep, config: RunConfig) -> dict[str, Any] | None:
-    """The point of a run in the space of a search, None outside it."""
+    """Return the point of a run in the space of a search, None outside it."""
     values = config.values_of(spec.search.space)
     point = {path: _as_searched(path, value, config, spec.search.space[path]) for path, value in values.items()}
     inside = all(dimension.holds(point[path]) for path, dimension in spec.search.space.items())
@@ -358,7 +361,7 @@ def point_of(spec: SearchSweep, config: RunConfig) -> dict[str, Any] | None:
 
 
 def _as_searched(path: str, value: Any, config: RunConfig, dimension: Dimension) -> Any:
-    """A knob's value in the terms of its dimension: for an absent option, the width of the blocks or one group a layer."""
+    """Return a knob's value in its dimension's terms: for an absent option, the width of the blocks or one group a layer."""
     if value is not None or dimension.holds(NONE):
         return NONE if value is None else value
     plain = {"embedding_width": config.architecture.table_width, "layer_groups": config.architecture.groups}
@@ -366,13 +369,13 @@ def _as_searched(path: str, value: Any, config: RunConfig, dimension: Dimension)
 
 
 def search_example(spec: SearchSweep) -> RunConfig:
-    """The largest run that a search may try, each dimension at its top; it bounds the cost."""
+    """Return the largest run that a search may try, each dimension at its top; it bounds the cost."""
     values = {path: dimension.top() for path, dimension in spec.search.space.items()}
     return searched_config(spec, values)
 
 
 def points_of(spec: SearchSweep) -> float:
-    """The number of points of a search space; infinity where a dimension is continuous."""
+    """Return the number of points of a search space; infinity where a dimension is continuous."""
     return math.prod(len(dimension.values) if dimension.finite else math.inf for dimension in spec.search.space.values())
 
 
@@ -418,7 +421,7 @@ def check_heads(spec: SearchSweep) -> None:
 
 
 def _shapes(spec: CellSweep, varied: Mapping[str, Any], problems: dict[str, Problem]) -> list[dict[str, int]]:
-    """The sizes of all shapes with `varied` set in the architecture.
+    """Return the sizes of all shapes with `varied` set in the architecture.
 
     Targets that no width meets are added to `problems`, else shapes that occur twice.
     """

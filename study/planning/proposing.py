@@ -125,7 +125,7 @@ class CellProposer:
         return self.trunks is not None and self.trunks.blocked(config, self._askers.keys(), records)
 
     def _parents_of(self, config: RunConfig) -> list[str]:
-        """The keys of the runs of this sweep that a run starts from or learns from."""
+        """Return the keys of the runs of this sweep that a run starts from or learns from."""
         return [self._parents[name] for name in parents_of(config) if name in self._parents] if self._parents else []
 
 
@@ -184,7 +184,7 @@ class Trunks:
             _remove_states(folder)
 
     def _state_for(self, config: RunConfig) -> tuple[RunFolder, Path] | None:
-        """The state that a longer run left where this one starts to decay, and its folder."""
+        """Return the state that a longer run left where this one starts to decay, and its folder."""
         if config.branch_step is None:
             return None
         for trunk in map(self._folder_of, self._longer(config)):
@@ -255,14 +255,14 @@ def _is_being_trained(sweep: SweepFolder) -> bool:
 
 
 def families(planned: Sequence[Cell]) -> list[tuple[Cell, ...]]:
-    """The cells that share a trunk and differ in their budget, the longest first; families of one are left out."""
+    """Return the cells that share a trunk and differ in their budget, the longest first; families of one are left out."""
     found = grouped((cell for cell in planned if cell.config.branch_step is not None), lambda cell: cell.family)
     several = [members for members in found.values() if len(members) > 1]
     return [tuple(sorted(members, key=lambda cell: -cell.config.budget_tokens)) for members in several]
 
 
 def branching(shared: Iterable[Sequence[Cell]]) -> frozenset[str]:
-    """The keys of the cells that branch from a trunk: all but the longest of each family."""
+    """Return the keys of the cells that branch from a trunk: all but the longest of each family."""
     return frozenset(
         cell.config.key
         for longest, *others in shared

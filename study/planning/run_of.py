@@ -15,7 +15,7 @@ _OF_ARCHITECTURE = "architecture."
 
 
 def run_config(spec: Sweep, architecture: Mapping[str, Any], budget: Budget, knobs: Mapping[str, Any]) -> RunConfig:
-    """The configuration of a sweep's run; vocabulary and positions default to those of the data.
+    """Return the configuration of a sweep's run; vocabulary and positions default to those of the data.
 
     `knobs` override the base. Raises InputError with paths of the sweep file.
     """

@@ -109,7 +109,7 @@ class OptunaSearch:
         return 0
 
     def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
-        """The next trials for `free` slots, first those whose run stopped without a record.
+        """Return the next trials for `free` slots, first those whose run stopped without a record.
 
         A point whose run was trained before takes the known outcome and is no trial of its own: another point is asked for. An
         invalid run is a failed trial.
@@ -187,7 +187,7 @@ class OptunaSearch:
         return len(self.study.get_trials(deepcopy=False, states=STARTED)) - self._repeats
 
     def _objectives(self, record: RunRecord) -> list[float] | None:
-        """The values of the objectives, None for an excluded run.
+        """Return the values of the objectives, None for an excluded run.
 
         With several objectives also for a run without word order: its small size would put it on the Pareto front.
         """
@@ -261,12 +261,12 @@ class Pruning:
 
 
 def checked(run: RunFolder, config: RunConfig, prune: Prune) -> Checks:
-    """The validation losses of a run at its checks."""
+    """Return the validation losses of a run at its checks."""
     return {check: row["val/loss"] for check, row in checks_in(run.metrics(), config, prune)}
 
 
 def checks_in(rows: Iterator[dict[str, Any]], config: RunConfig, prune: Prune) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows that are checks, with their numbers; the last step of a run is none."""
+    """Yield the rows that are checks, with their numbers; the last step of a run is none."""
     interval = config.validation_interval(prune.checks)
     for row in rows:
         step = row["trainer/step"]

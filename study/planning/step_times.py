@@ -56,7 +56,7 @@ class StepTimes:
     basis: str
 
     def seconds(self, config: RunConfig, flops_per_step: float) -> float:
-        """The seconds of a step with these `train_flops`."""
+        """Return the seconds of a step with these `train_flops`."""
         known = self.measured.get(_work(config, flops_per_step))
         return self.overhead_seconds + _that_run(config, flops_per_step) / self.flops_per_second if known is None else known
 
@@ -76,7 +76,7 @@ class _Timed:
 def step_times(
     slot: Slot, own: Iterable[RunRecord], others: Iterable[RunRecord] = (), precision: Precision | None = None
 ) -> StepTimes:
-    """The time of a step on a slot by the records of a sweep, else by those of `others`.
+    """Return the time of a step on a slot by the records of a sweep, else by those of `others`.
 
     `others` join too where the sweep's own runs are too similar to tell what a step costs beside its FLOPs, such as its
     smallest alone, and theirs are not.
@@ -145,12 +145,12 @@ def _share(slot: Slot, devices: int, threads: int, sharing: int) -> Share:
 
 
 def _that_run(config: RunConfig, flops_per_step: float) -> float:
-    """The executed part of a step's `train_flops`: without what the last layer spares (a teacher's small part ignored)."""
+    """Return the executed part of a step's `train_flops`, without what the last layer spares; a teacher's part is ignored."""
     return flops_per_step - config.spared_flops_per_token_with(None) * config.recipe.batch_tokens
 
 
 def _work(config: RunConfig, flops_per_step: float) -> tuple[object, ...]:
-    """What steps of equal time share: model, length, batch, dropout, optimiser, and a teacher's part of the FLOPs."""
+    """Return what steps of equal time share: model, length, batch, dropout, optimiser, and a teacher's part of the FLOPs."""
     recipe, length = config.recipe, config.data.sequence_length
     return config.architecture, length, recipe.batch_tokens, recipe.dropout, recipe.optimizer, f"{flops_per_step:.9g}"
 

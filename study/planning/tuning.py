@@ -62,14 +62,14 @@ class Bracketing(BaseSampler):
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """The next index; `next_index` says first whether there is one."""
+        """Return the next index; `next_index` says first whether there is one."""
         del trial, param_name, param_distribution
         index = self.next_index(study)
         assert index is not None, "the search is over"
         return float(index)
 
     def next_index(self, study: optuna.Study) -> int | None:
-        """The next index to try; None where the best has a worse one on both sides, or the line ends.
+        """Return the next index to try; None where the best has a worse one on both sides, or the line ends.
 
         While nothing is usable it is the nearest to the start, the lower first: failures are mostly too high.
         """
@@ -92,7 +92,7 @@ class Bracketing(BaseSampler):
 
 @lru_cache(maxsize=4096)
 def next_indices(line: Line, known: tuple[tuple[int, float | None], ...]) -> tuple[int, ...]:
-    """The indices that a search on a line needs next, given the losses `known` by index (None: no usable loss).
+    """Return the indices that a search on a line needs next, given the losses `known` by index (None: no usable loss).
 
     The search is replayed from its start and so depends on the losses alone: a restarted coordinator asks for the same. Known
     losses that it did not ask for, as of a whole grid, are added once it is over, and it goes on from them.
@@ -118,7 +118,7 @@ def next_indices(line: Line, known: tuple[tuple[int, float | None], ...]) -> tup
 
 
 def start_near(values: Sequence[float], best: float | None) -> int:
-    """The index, from 1, of the value nearest to another cell's best; without one the middle, the lower of two."""
+    """Return the index, from 1, of the value nearest to another cell's best; without one the middle, the lower of two."""
     if best is None:
         return (len(values) + 1) // 2
     return 1 + min(range(len(values)), key=lambda index: abs(math.log(values[index] / best)))

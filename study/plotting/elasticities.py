@@ -25,7 +25,7 @@ Point = tuple[float, float, str]
 
 
 def elasticities(architecture: Architecture) -> dict[str, float]:
-    """The slopes d ln N / d ln x at a shape, N = `parameters` and x the depth, or the width at fixed F/H and heads.
+    """Return the slopes d ln N / d ln x at a shape, N = `parameters` and x the depth, or the width at fixed F/H and heads.
 
     Exact: N is linear in L, with slope N(L + 1) − N(L), and quadratic in H along F = r·H, with slope (N(H + 1) − N(H − 1)) / 2.
     Raises ValueError if F is not a whole multiple of H.

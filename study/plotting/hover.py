@@ -103,7 +103,7 @@ def _told(row: Mapping[Hashable, Any]) -> str:
 
 
 def inline_svg(figure: Figure, svg: str, name: str) -> str:
-    """A saved figure as an element of a page: its file's drawing, with ids that begin with `name`, and words at its points.
+    """Return a saved figure as an element of a page: its drawing, with ids that begin with `name`, and words at its points.
 
     Colours become CSS variables, `--ink`, `--paper`, and `--rrggbb`.
     """

@@ -21,7 +21,7 @@ from study.plotting.style import MANY, legend_below, log_ticks, panels, theme, t
 
 
 def frame(fitted: LawFit) -> pd.DataFrame:
-    """The valleys behind a law of loss in parameters and tokens; empty for other laws."""
+    """Return the valleys behind a law of loss in parameters and tokens; empty for other laws."""
     wanted = {"parameters", "tokens"} <= set(fitted.fit.law.variables) and fitted.fit.law.predicts == "loss"
     return valleys(fitted.fit.observations, fitted.query.where or "") if wanted else pd.DataFrame()
 

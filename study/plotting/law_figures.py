@@ -42,7 +42,7 @@ def draw_all(
 
 
 def _exponents(fitted: LawFit) -> pd.DataFrame:
-    """The table's multiverse; empty unless the law is one of loss in N and D and can answer the question."""
+    """Return the table's multiverse; empty unless the law is one of loss in N and D and can answer the question."""
     if not {"parameters", "tokens"} <= set(fitted.fit.law.variables) or fitted.fit.law.predicts != "loss":
         return pd.DataFrame()
     given = fitted.query.roles

@@ -110,14 +110,17 @@ def _title(fitted: LawFit) -> str:
 
 
 def _other(fit: Fit, name: str) -> str:
-    """The variable beside `name` that varies most; empty if there is none, and for the budget, which no law reads."""
+    """Return the variable beside `name` that varies most; empty if there is none, and for the budget, which no law reads."""
     columns = {other: fit.observations.columns[other] for other in fit.law.variables if other != name}
     ratios = {other: values.max() / values.min() for other, values in columns.items() if values.min() > 0}
     return max(ratios, key=ratios.__getitem__, default="") if name != BUDGET else ""
 
 
 def _curves(fitted: LawFit, name: str) -> list[pd.DataFrame]:
-    """The law over a variable's measured range at each level of another, and beyond it; others at their geometric means."""
+    """Return the law over a variable's measured range at each level of another, and beyond it.
+
+    Others at their geometric means.
+    """
     fit = fitted.fit
     columns, by = fit.observations.columns, _other(fit, name)
     if columns[name].min() <= 0:
@@ -137,20 +140,20 @@ def _curves(fitted: LawFit, name: str) -> list[pd.DataFrame]:
 
 
 def _levels(values: np.ndarray) -> np.ndarray:
-    """The values themselves if few, else CURVES of them, evenly spread in the logarithm."""
+    """Return the values themselves if few, else CURVES of them, evenly spread in the logarithm."""
     distinct = np.unique(values)
     return distinct if len(distinct) <= CURVES else np.geomspace(distinct[0], distinct[-1], CURVES)
 
 
 def _axis(name: str, roles: Mapping[str, str], variables: Sequence[str]) -> str:
-    """A variable with its source; for the budget, what orders the runs."""
+    """Return a variable with its source; for the budget, what orders the runs."""
     if name == BUDGET and BUDGET not in roles:
         return f"{name} ({roles.get('flops', budget_name(variables))})"
     return axis_of(name, roles)
 
 
 def axis_of(name: str, roles: Mapping[str, str]) -> str:
-    """What a law reads or predicts, with its source column or expression if that has another name."""
+    """Return what a law reads or predicts, with its source column or expression if that has another name."""
     column = roles.get(name, name)
     return name if column == name else f"{name} ({column})"
 
@@ -199,7 +202,7 @@ _TALLEST = 8.2
 
 
 def _grid(variables: int) -> tuple[Figure, list[tuple[Axes, Axes]]]:
-    """A figure, and the two panels of each variable: side by side on a page, and one below the other in a column."""
+    """Return a figure, and the two panels of each variable: side by side on a page, and one below the other in a column."""
     if style().columns > 1:
         figure = wide_figure(5.2)
         upper, lower = figure.subplots(2, variables, sharex="col", sharey="row", squeeze=False, height_ratios=(3, 2))
@@ -219,7 +222,7 @@ def _is_loss(data: pd.DataFrame) -> bool:
 
 
 def _colours(levels: pd.Series[float]) -> Callable[[float], str]:
-    """The colour of each level, dark (small) to light (large); plain without another variable."""
+    """Return the colour of each level, dark (small) to light (large); plain without another variable."""
     if levels.isna().all():
         return lambda _: _PLAIN
     ramp, scale = sns.color_palette("viridis", as_cmap=True), LogNorm(levels.min(), levels.max())
@@ -262,7 +265,7 @@ def _key(data: pd.DataFrame, measured: pd.DataFrame, limits: tuple[float, float]
 
 
 def limits_of(data: pd.DataFrame) -> tuple[float, float]:
-    """A range with all measured and fitted values, extended for intervals by at most the spread of these values."""
+    """Return a range with all measured and fitted values, extended for intervals by at most the spread of these values."""
     values = data[["measured", "law"]].to_numpy(dtype=float)
     values = values[np.isfinite(values)]
     least, most = float(values.min()), float(values.max())

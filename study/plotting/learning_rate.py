@@ -146,7 +146,7 @@ def _distinct_parts(names: list[str]) -> dict[str, str]:
 
 
 def _widest_gap(crosses: list[float], rates: pd.Series[float]) -> tuple[float, Literal["left", "right"]]:
-    """The cross with the widest space beside it, and the side of that space."""
+    """Return the cross with the widest space beside it, and the side of that space."""
     edges = np.log([rates.min(), *crosses, rates.max()])
     widest = int(np.diff(edges).argmax())
     return (crosses[0], "right") if widest == 0 else (crosses[widest - 1], "left")

@@ -17,7 +17,7 @@ STROKES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
 
 
 def of_cell(cell: CellResult) -> dict[str, object]:
-    """A cell's sizes and variant, as columns."""
+    """Return a cell's sizes and variant, as columns."""
     return dict(zip(SIZES, cell.architecture.sizes, strict=True)) | {"setting": cell.setting}
 
 
@@ -38,7 +38,7 @@ def lines(data: pd.DataFrame, among: Sequence[str] = ("panel", "depth")) -> pd.S
 
 
 def line_styles(data: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """The style of each `line`: coloured by the first size in which lines differ, or by variant if they share a shape.
+    """Return the style of each `line`: coloured by the first size in which lines differ, or by variant if they share a shape.
 
     Within a colour the first line has its marker, the second the same with a white face, the third the next marker, and so on;
     strokes rotate too.
@@ -57,5 +57,5 @@ def line_styles(data: pd.DataFrame) -> dict[str, dict[str, Any]]:
 
 
 def line_key(styles: dict[str, dict[str, Any]], **other: Any) -> list[Line2D]:
-    """The legend entries of the lines; `other` overrides their style."""
+    """Return the legend entries of the lines; `other` overrides their style."""
     return [Line2D([], [], label=line, **(style | other)) for line, style in styles.items()]

@@ -63,7 +63,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def frame_of_law(fitted: LawFit) -> pd.DataFrame:
-    """The same for a table, with contours of 12·depth·width²; empty if the law has no depth and width."""
+    """Return the same for a table, with contours of 12·depth·width²; empty if the law has no depth and width."""
     columns = fitted.fit.observations.columns
     if not {"depth", "width"} <= columns.keys() or fitted.fit.law.predicts != "loss":
         return pd.DataFrame()
@@ -73,7 +73,7 @@ def frame_of_law(fitted: LawFit) -> pd.DataFrame:
 
 
 def _lowest(cells: pd.DataFrame) -> pd.DataFrame:
-    """The cell of the lowest loss at each depth and width of a panel."""
+    """Return the cell of the lowest loss at each depth and width of a panel."""
     return cells.loc[cells.groupby(["panel", "depth", "width"], sort=False)["loss"].idxmin()]
 
 
@@ -90,7 +90,7 @@ def _with_contours(cells: pd.DataFrame, count: Count, label: str) -> pd.DataFram
 
 
 def _contours(cells: pd.DataFrame, count: Count) -> Sequence[pd.DataFrame]:
-    """The width at each depth for a level's parameters; levels run evenly from the smallest to the largest cell."""
+    """Return the width at each depth for a level's parameters; levels run evenly from the smallest to the largest cell."""
     sizes = [count(int(depth), int(width)) for depth, width in zip(cells["depth"], cells["width"], strict=True)]
     levels = np.geomspace(min(sizes), max(sizes), CONTOURS)
     if max(sizes) < 1.3 * min(sizes):

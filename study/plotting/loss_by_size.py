@@ -98,7 +98,7 @@ class LossBySize:
         return [{**shared, "run_id": run, "loss_nats": loss} for run, loss in losses]
 
     def _on_lines(self, table: pd.DataFrame, traded: bool) -> pd.DataFrame:
-        """The rows with their `line` and `label`, without lines of a single position.
+        """Return the rows with their `line` and `label`, without lines of a single position.
 
         `traded` lets the width vary along a line of equal parameters.
         """
@@ -147,7 +147,7 @@ class LossBySize:
 
 
 def _with_positions(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows with `x`, shifted beside other lines at the same position."""
+    """Return the rows with `x`, shifted beside other lines at the same position."""
     keys = ["panel", "line", "place"]
     shown = table.drop_duplicates(keys)[keys]
     return table.merge(shown.assign(x=side_by_side(shown["place"].astype(float), shown["panel"], _WIDTH)), on=keys)
@@ -201,7 +201,7 @@ def _write_labels(axes: Axes, runs: pd.DataFrame, styles: Mapping[str, tuple[str
 
 
 def _title(data: pd.DataFrame, size: str, cut: str) -> tuple[str, str]:
-    """The lowest mean loss, and what is counted."""
+    """Return the lowest mean loss, and what is counted."""
     best = data.nsmallest(1, "mean_nats").iloc[0]
     where = ", ".join(filter(None, (str(best["line"]), str(best["panel"]) if data["panel"].nunique() > 1 else "")))
     finding = f"Lowest mean loss: {best['mean_nats']:.3f} {best['unit']} at {size} {best['place']:g} ({where})"

@@ -90,7 +90,7 @@ def draw(data: pd.DataFrame) -> Figure:
 
 
 def over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
-    """The mean over seeds at each number of tokens, with the range (`lowest_nats`, `highest_nats`) where there are several."""
+    """Return the mean over seeds at each number of tokens, with the range (`lowest_nats`, `highest_nats`) of several."""
     means = runs.groupby("tokens")["loss_nats"].agg(["mean", "min", "max", "size"]).reset_index()
     several = means["size"] > 1
     return pd.DataFrame(
@@ -116,7 +116,7 @@ def _draw_seeds(panel: Axes, means: pd.DataFrame, style: dict[str, Any], kind: s
 
 
 def _lowest(validated: pd.DataFrame, several_panels: bool) -> str:
-    """The line whose mean loss ends lowest."""
+    """Return the line whose mean loss ends lowest."""
     if validated.empty:
         return "Loss curves"
     ends = validated.sort_values("tokens").groupby(["panel", "line", "run_id"]).tail(1)

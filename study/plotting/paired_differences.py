@@ -196,7 +196,7 @@ _in_lines = cache(in_lines)
 
 
 def _fitting(data: pd.DataFrame) -> pd.DataFrame:
-    """The averages and the pairs of the largest differences, as many as fit a page."""
+    """Return the averages and the pairs of the largest differences, as many as fit a page."""
     averages = data["family"] == AVERAGES
     largest = data.loc[~averages, "estimate_nats"].abs().sort_values(ascending=False, kind="stable").index
     for count in range(len(largest), 0, -1):
@@ -208,7 +208,7 @@ def _fitting(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rows(data: pd.DataFrame) -> list[tuple[str, dict[Hashable, Any] | None]]:
-    """The lines from the top: a label with its pair, or a family's heading without one."""
+    """Return the lines from the top: a label with its pair, or a family's heading without one."""
     of_families = data[data["family"] != AVERAGES]
     one_each = of_families["pair"].nunique() == 1 and of_families["family"].is_unique
     lines: list[tuple[str, dict[Hashable, Any] | None]] = []

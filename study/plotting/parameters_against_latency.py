@@ -90,7 +90,7 @@ def draw(data: pd.DataFrame) -> Figure:
 
 
 def _label(model: str, depth: int, width: int) -> tuple[str, str]:
-    """A point's label and alignment: a named model's name to the right, other shapes' sizes to the left."""
+    """Return a point's label and alignment: a named model's name to the right, other shapes' sizes to the left."""
     return (f"{depth}x{width}", "right") if model.startswith(f"L{depth}-H{width}-") else (model, "left")
 
 

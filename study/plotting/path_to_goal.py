@@ -55,7 +55,10 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """The interval on the left, with the goal; the runs on the right, darkest first, with a star where the loss is wanted."""
+    """Return the interval on the left, with the goal.
+
+    The runs on the right, darkest first, with a star where the loss is wanted.
+    """
     first = data.iloc[0]
     with theme():
         side_by_side = style().columns > 1

@@ -12,7 +12,7 @@ from study.plotting.style import axis_name, log_ticks, side_by_side
 
 
 def frame(evidence: Evidence, count: str = "train_flops") -> pd.DataFrame:
-    """The scores of trained encoders against FLOPs by this `count` of COUNTS (study.plotting.score_panels).
+    """Return the scores of trained encoders against FLOPs by this `count` of COUNTS (study.plotting.score_panels).
 
     `x` is shifted if others have nearly as many.
     """

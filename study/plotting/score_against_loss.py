@@ -18,7 +18,7 @@ _LAW = "black"
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """The scores (study.plotting.score_panels), and rows of kind `law`: each fitted law and its 95% interval."""
+    """Return the scores (study.plotting.score_panels), and rows of kind `law`: each fitted law and its 95% interval."""
     data = measured(evidence, "loss_nats")
     if data.empty or evidence.downstream is None:
         return data

@@ -21,7 +21,7 @@ _COLOURS = {"BERT": "tab:red", "DistilBERT": "tab:purple", "ALBERT": "tab:olive"
 
 
 def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
-    """The scores (study.plotting.score_panels), and rows of kind `published`, with their family and split.
+    """Return the scores (study.plotting.score_panels), and rows of kind `published`, with their family and split.
 
     `x` is the size by this `count` of COUNTS, shifted if others are near.
     """
@@ -54,7 +54,7 @@ def draw(data: pd.DataFrame) -> Figure:
 
 
 def _families(published: pd.DataFrame) -> list[tuple[str, str]]:
-    """The families and splits that occur, in the order of their colours."""
+    """Return the families and splits that occur, in the order of their colours."""
     there = set(zip(published["family"], published["split"], strict=True)) if len(published) else set()
     return [(family, split) for family in _COLOURS for split in ("test", "dev") if (family, split) in there]
 

@@ -115,7 +115,7 @@ def drawn(
 
 
 def best_score(points: pd.DataFrame) -> str:
-    """The encoder of the highest score, averaged over tasks, or of the last task."""
+    """Return the encoder of the highest score, averaged over tasks, or of the last task."""
     last = points[points["task"] == points["task"].iloc[-1]]
     best = last.loc[last["score"].idxmax()]
     return f"Highest {best['task']} score: {best['score']:.3f}, by {best['line']}"
@@ -132,14 +132,14 @@ def rising_scores(points: pd.DataFrame) -> str:
 
 
 def _sizes(points: pd.DataFrame) -> dict[str, float]:
-    """The point size of each budget; the usual one for a single budget."""
+    """Return the point size of each budget; the usual one for a single budget."""
     budgets = points.groupby("budget")["tokens"].min().sort_values(kind="stable").index
     several = np.linspace(_SMALLEST, _LARGEST, len(budgets)).tolist()
     return dict(zip(budgets, several if len(budgets) > 1 else [_POINT["markersize"]], strict=True))
 
 
 def _bars(points: pd.DataFrame) -> str:
-    """The scope of the intervals, for a title; the average's is that of its tasks."""
+    """Return the scope of the intervals, for a title; the average's is that of its tasks."""
     over = points.loc[(points["task"] != AVERAGE) & points["half"].notna()].groupby("task")["over"].first()
     if over.empty:
         return ""

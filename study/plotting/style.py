@@ -97,7 +97,7 @@ def drawn_as(name: StyleName) -> Iterator[None]:
 
 
 def style() -> Style:
-    """The style that figures are drawn in."""
+    """Return the style that figures are drawn in."""
     return _STYLE.get()
 
 
@@ -148,7 +148,7 @@ def theme() -> Iterator[None]:
 
 
 def panels(titles: Sequence[str], x: str, y: str, columns: int = 2, height: float = 2.5, one_y: bool = True) -> Panels:
-    """A figure as wide as its style and its panels, in rows of at most `columns`, each so many inches high on a page.
+    """Return a figure as wide as its style and its panels, in rows of at most `columns`, each so many inches high on a page.
 
     The panels share x and y ranges, and outer axis names; `one_y` False gives each panel its own y range.
     """
@@ -179,7 +179,7 @@ def letters_in(inches: float) -> int:
 
 
 def wide_figure(height: float) -> Figure:
-    """An empty figure as wide as its style, so many inches high."""
+    """Return an empty figure as wide as its style, so many inches high."""
     return Figure(figsize=(style().width, height), layout="constrained")
 
 
@@ -198,7 +198,7 @@ def series_styles(names: Iterable[object]) -> dict[str, tuple[str, str]]:
 
 
 def style_key(styles: Mapping[Any, tuple[str, str]], of: str = "") -> list[Line2D]:
-    """The legend entries of sizes or named lines, each prefixed with `of`."""
+    """Return the legend entries of sizes or named lines, each prefixed with `of`."""
     return [Line2D([], [], color=colour, marker=mark, label=f"{of}{name}") for name, (colour, mark) in styles.items()]
 
 
@@ -241,7 +241,7 @@ def side_by_side(sizes: pd.Series[float], among: pd.Series[str], inches: float) 
 
 
 def axis_name(name: str, positions: pd.Series[float], sizes: pd.Series[float]) -> str:
-    """An axis name that says whether points are shifted."""
+    """Return an axis name that says whether points are shifted."""
     return name + (SIDE_BY_SIDE if (positions != sizes).any() else "")
 
 
@@ -290,7 +290,7 @@ def title_above(figure: Figure, finding: str, note: str = "") -> None:
 
 
 def title_of(figure: Figure) -> str:
-    """The finding and the note above a figure."""
+    """Return the finding and the note above a figure."""
     notes = [artist.get_text() for artist in figure.artists if isinstance(artist, Annotation)]
     return "\n".join([figure.get_suptitle().rstrip("\n"), *notes])
 
@@ -318,12 +318,12 @@ def _fits(figure: Figure, drawn: Artist) -> bool:
 
 
 def _extent(figure: Figure, drawn: Artist) -> Bbox:
-    """The extent of an artist in dots."""
+    """Return the extent of an artist in dots."""
     return drawn.get_window_extent(RendererAgg(1, 1, figure.dpi))  # type: ignore[no-untyped-call]
 
 
 def log_ticks(axes: Axes) -> None:
-    """A logarithmic x axis of at least a factor 2, with ticks such as 200k, 1B, 3T, 1e18; call it after drawing."""
+    """Make the x axis logarithmic over at least a factor 2, with ticks such as 200k, 1B, 3T, 1e18; call it after drawing."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(NullLocator())  # a logarithmic axis adds decades around a single value
     axes.autoscale(axis="x")  # again, over all panels that share the axis
@@ -363,7 +363,7 @@ def _has_room(axes: Axes, values: Sequence[float]) -> bool:
 
 
 def _x_tick(axes: Axes, value: float) -> str:
-    """A tick in SI if the axis name mentions FLOPs, else a count in billions."""
+    """Return a tick in SI if the axis name mentions FLOPs, else a count in billions."""
     names = [panel.get_xlabel() for panel in axes.get_shared_x_axes().get_siblings(axes)]
     words = tick(value, axes.get_xlim()[1])
     return words if any(map(of_flops, names)) else in_billions(words)
@@ -384,45 +384,45 @@ def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title
 
 
 def loss_axis(data: pd.DataFrame) -> str:
-    """The name of the axis of losses, by their `unit`, if they compare."""
+    """Return the name of the axis of losses, by their `unit`, if they compare."""
     return LOSSES if incomparable(data) else unit_axis(data)
 
 
 def unit_axis(data: pd.DataFrame) -> str:
-    """The name of the axis of losses by their `unit` alone."""
+    """Return the name of the axis of losses by their `unit` alone."""
     return LOSS if data["unit"].eq("nats").all() else LOSS_PER_BYTE
 
 
 def in_unit(data: pd.DataFrame) -> pd.DataFrame:
-    """A frame of losses in nats with their numbers in its `unit`."""
+    """Return a frame of losses in nats with their numbers in its `unit`."""
     if data["unit"].eq("nats").all():
         return data
     return data.assign(**{name: data[name].astype(float) / np.log(2) for name in map(str, data) if name.endswith("_nats")})
 
 
 def incomparable(data: pd.DataFrame) -> str:
-    """The finding of a figure whose losses do not compare, of several `scale`s; empty if they do."""
+    """Return the finding of a figure whose losses do not compare, of several `scale`s; empty if they do."""
     scales = data["scale"].unique().tolist()
     named = joined(scales) if len(scales) < _MOST_NAMED else f"{len(scales)} variants"
     return f"Losses of {named} do not compare: each has its own panel and axis" if len(scales) > 1 else ""
 
 
 def by_scale(axes: Sequence[Axes], data: pd.DataFrame) -> list[tuple[list[Axes], pd.DataFrame]]:
-    """The panels that share an axis of losses, with their rows: all, or each `panel` alone if losses do not compare."""
+    """Return the panels that share an axis of losses, with their rows: all, or each `panel` alone if losses do not compare."""
     if not incomparable(data):
         return [([*axes], data)]
     return [([panel], rows) for panel, (_, rows) in zip(axes, data.groupby("panel", sort=False), strict=True)]
 
 
 def _lowest(data: pd.DataFrame) -> str:
-    """The cell of the lowest mean loss, in words."""
+    """Return the cell of the lowest mean loss, in words."""
     best = data.nsmallest(1, "loss_nats").iloc[0]
     at = f" at {compact(best['tokens'])} tokens" if data["tokens"].nunique() > 1 else ""
     return f"Lowest loss: {best['loss_nats']:.3f} {best['unit']}, by {best['line']}{at}"
 
 
 def what_bars_show(intervals: pd.Series, tokens: pd.Series) -> str:
-    """The title's note on the bars, from the intervals of means over seeds, missing if unknown or zero.
+    """Return the title's note on the bars, from the intervals of means over seeds, missing if unknown or zero.
 
     Untrained models (no tokens) have no scatter between seeds.
     """
@@ -437,7 +437,7 @@ def halo(linewidth: float = 3) -> list[withStroke]:
 
 
 def drawable(data: pd.DataFrame) -> pd.DataFrame:
-    """A figure's data, rounded so that every processor draws the same, its texts without invisible characters."""
+    """Return a figure's data, rounded so that every processor draws the same, its texts without invisible characters."""
     floats = data.select_dtypes("float")
     rounded_columns = {name: [rounded_all(value, DIGITS) for value in floats[name].tolist()] for name in map(str, floats)}
     texts = data.select_dtypes(exclude=["number", "bool"])
@@ -483,7 +483,7 @@ def save_in(
 
 
 def shortened(svg: bytes) -> bytes:
-    """An SVG with coordinates to a hundredth of a point, which is less than a screen or a printer shows."""
+    """Return an SVG with coordinates to a hundredth of a point, which is less than a screen or a printer shows."""
     level = _LEVEL.sub(b"", svg)
     return _COORDINATES.sub(lambda found: found[1] + _LONG.sub(lambda number: b"%.2f" % float(number[0]), found[2]), level)
 

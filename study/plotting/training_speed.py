@@ -39,7 +39,7 @@ def frame(rows: list[dict[str, object]]) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame, title: str) -> Figure:
-    """The ratio to the peers' tokens/s, and the share of the hardware's rate in use."""
+    """Return the ratio to the peers' tokens/s, and the share of the hardware's rate in use."""
     with theme():
         cases = list(data["case"].unique())
         figure = wide_figure(1.3 + 0.46 * max(3, len(cases)))
@@ -78,7 +78,7 @@ def draw_file(results: Path) -> list[Path]:
 
 
 def read_section(results: Path, name: str) -> tuple[list[dict[str, Any]], str]:
-    """The rows of a section, empty if missing, and the hardware."""
+    """Return the rows of a section, empty if missing, and the hardware."""
     section = json.loads(results.read_bytes())["sections"].get(name)
     if section is None:
         return [], ""

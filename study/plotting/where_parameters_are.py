@@ -46,7 +46,7 @@ def frame(models: Sequence[NamedModel]) -> pd.DataFrame:
 
 
 def group_of(component: Component) -> str:
-    """The group of a component."""
+    """Return the group of a component."""
     if component.part == "head":
         return "MLM head"
     if component.name == "token embeddings":

@@ -32,7 +32,7 @@ OBJECTIVE = 0.0010182741
 
 
 def observations(path: Path) -> Observations:
-    """The 240 points; raises InputError if the file lacks them."""
+    """Return the 240 points; raises InputError if the file lacks them."""
     table = read_table(path)
     if missing := [name for name in COLUMNS if name not in table]:
         raise InputError.at(str(path), f"has no column {', '.join(missing)}; give Epoch's svg_extracted_data.csv")
@@ -52,7 +52,7 @@ def estimate(path: Path) -> Fit:
 
 
 def study(path: Path | None) -> Study:
-    """The published numbers and ours, if the points are given."""
+    """Return the published numbers and ours, if the points are given."""
     if path is None:
         return Study(TITLE, SOURCE, METHOD, skipped="its points have no stated licence and are not here; give --chinchilla")
     fitted = estimate(path)

@@ -34,7 +34,7 @@ class Number:
         return bool(np.abs(self.difference) <= self.tolerance)
 
     def to_dict(self) -> dict[str, Any]:
-        """The comparison as plain values."""
+        """Return the comparison as plain values."""
         return {**vars(self), "difference": self.difference, "agrees": self.agrees}
 
 
@@ -50,5 +50,5 @@ class Study:
     skipped: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The study as plain values."""
+        """Return the study as plain values."""
         return {**vars(self), "numbers": [number.to_dict() for number in self.numbers]}

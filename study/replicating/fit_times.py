@@ -29,7 +29,7 @@ CELLS, RUNS_OF_A_CELL = 20_000, 5
 
 
 def objective(theta: Floats, sizes: tuple[Floats, Floats], losses: Floats) -> tuple[float, Floats]:
-    """The Huber objective and gradient in (log A, log B, log E, alpha, beta), for SciPy."""
+    """Return the Huber objective and gradient in (log A, log B, log E, alpha, beta), for SciPy."""
     n, d = np.log(sizes[0]), np.log(sizes[1])
     terms = np.stack([theta[0] - theta[3] * n, theta[1] - theta[4] * d, np.full_like(n, theta[2])])
     total = logsumexp(terms, axis=0)

@@ -28,7 +28,7 @@ PUBLISHED = {
 
 
 def observations(column: str) -> Observations:
-    """The ladder, then the target."""
+    """Return the ladder, then the target."""
     table = pd.read_csv(TABLES / "olmo_ladder.csv")
     sizes = {name: table[name].to_numpy(dtype=float) for name in ("parameters", "tokens")}
     return Observations.of(sizes, table[column].to_numpy(dtype=float))
@@ -41,7 +41,7 @@ def estimate(column: str) -> Fit:
 
 
 def study() -> Study:
-    """Published numbers and ours."""
+    """Compare published numbers with ours."""
     numbers, statuses = [], []
     for column, (name, value, error, fit_error) in PUBLISHED.items():
         points, fitted = observations(column), estimate(column)

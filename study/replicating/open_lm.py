@@ -28,13 +28,13 @@ LEAST_SQUARES = Settings(huber_delta=np.inf, space="linear", bootstrap=0)
 
 
 def table() -> pd.DataFrame:
-    """The models trained on RedPajama."""
+    """Return the models trained on RedPajama."""
     models = pd.read_csv(TABLES / "open_lm.csv")
     return models[models["dataset"] == "rpj"].reset_index(drop=True)
 
 
 def fits() -> tuple[Fit, Fit]:
-    """The loss law and the error law."""
+    """Return the loss law and the error law."""
     models = table()
     small = models["model"].str.startswith("d=")
     five = (small & (models["multiplier"] == 1)) | ((models["model"] == "d=96_l=8_h=4") & (models["multiplier"] == 16))
@@ -47,7 +47,7 @@ def fits() -> tuple[Fit, Fit]:
 
 
 def study() -> Study:
-    """Published numbers and ours."""
+    """Compare published numbers with ours."""
     models, (losses, errors) = table(), fits()
     numbers = []
     for name, (model, multiplier, of_loss, of_error) in TARGETS.items():

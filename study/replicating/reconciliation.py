@@ -22,7 +22,7 @@ VOCABULARY, ASPECT = 32_000, 39.2
 
 
 def slopes() -> tuple[float, float]:
-    """The exponent of the best N in compute, without embeddings and with."""
+    """Return the exponent of the best N in compute, without embeddings and with."""
     without = np.logspace(2.9, 9.2, 20)
     everything = without + VOCABULARY * (without * ASPECT / 12) ** (1 / 3)
     tokens = np.logspace(6, 25, 1000)
@@ -38,7 +38,7 @@ def _slope(counted: Floats, everything: Floats, tokens: Floats, budgets: tuple[f
 
 
 def slope_of_large_models() -> float:
-    """The same without embeddings, for N of 10^10.2 to 10^11.
+    """Return the same without embeddings, for N of 10^10.2 to 10^11.
 
     With N_T = N + w·N^(1/3) the best N at C = 6·N·D satisfies αA·N_T^(−α−1)·dN_T/dN·N = βB·D^−β, which gives D(N).
     """
@@ -52,7 +52,7 @@ def slope_of_large_models() -> float:
 
 
 def study() -> Study:
-    """Published slopes and ours."""
+    """Compare published slopes with ours."""
     without, everything = slopes()
     numbers = (
         Number("slope without embeddings, small models", 0.78, without, 0.005, absolute=True),

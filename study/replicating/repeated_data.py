@@ -36,7 +36,7 @@ def losses() -> tuple[float, ...]:
 
 
 def study() -> Study:
-    """Published losses and ours."""
+    """Compare published losses with ours."""
     numbers = tuple(
         Number(f"loss of {parameters:.3g} parameters, {tokens:.3g} tokens", value, ours, 1e-9)
         for ((parameters, tokens), value), ours in zip(PUBLISHED.items(), losses(), strict=True)

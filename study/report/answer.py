@@ -99,7 +99,7 @@ class Answer:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """The answer as plain JSON values."""
+        """Return the answer as plain JSON values."""
         evidence = self.evidence
         ended, excluded = len(evidence.ledger), tables.excluded(evidence)
         return {
@@ -121,7 +121,7 @@ class Answer:
         }
 
     def to_markdown(self) -> str:
-        """The text of answer.md: the verdict and its figure, the main findings, and the rest in folds."""
+        """Return the text of answer.md: the verdict and its figure, the main findings, and the rest in folds."""
         evidence = self.evidence
         folds = {
             "All findings": "\n\n".join(
@@ -174,7 +174,7 @@ class Answer:
         return asks_about(self.evidence, "parameter")
 
     def _in_view(self) -> Iterator[str]:
-        """The expectation, the run counts, and the first finding of each kind not in the verdict."""
+        """Yield the expectation, the run counts, and the first finding of each kind not in the verdict."""
         if expected := self.evidence.sweep.expect:
             yield f"**Expected:** {escape(expected)}"
         yield f"**Runs:** {run_count(self.evidence)}."

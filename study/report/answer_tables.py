@@ -44,7 +44,7 @@ def _test_columns(tested: TestedDifference) -> dict[str, object]:
 
 
 def _seeds(difference: Difference) -> dict[str, object]:
-    """The seeds of both sides, and their variance's degrees of freedom."""
+    """Return the seeds of both sides, and their variance's degrees of freedom."""
     first, second = difference.n_seeds
     freedom = None if difference.degrees_of_freedom is None else f"{difference.degrees_of_freedom:.1f}"
     return {"seeds": f"{first} and {second}", "dof of seeds": freedom}
@@ -190,7 +190,7 @@ def _law_rows(law: LawFit) -> Iterator[dict[str, object]]:
 
 
 def law_by_count(fitted: LawFit) -> str:
-    """A ledger's law in every count of its variables: determined constants and forecast; empty for no count."""
+    """Return a ledger's law in every count of its variables: determined constants and forecast; empty for no count."""
     parameters = fitted.fit.law.parameters
     return table_of([_counted_row(count, one, parameters) for count, one in fit_every_count(fitted).items()])
 
@@ -208,7 +208,7 @@ def _counted_row(count: str, fitted: LawFit | str, parameters: Sequence[str]) ->
 
 
 def _constant(fit: Fit, name: str) -> str:
-    """A constant, with its interval if known."""
+    """Return a constant, with its interval if known."""
     interval = fit.intervals.get(name)
     return f"{fit.estimates[name]:.3g}" + ("" if interval is None else f" ({interval[0]:.3g} to {interval[1]:.3g})")
 
@@ -247,7 +247,7 @@ def _cell_row(cell: CellResult) -> dict[str, object]:
 
 
 def _order(cell: CellResult) -> dict[str, object]:
-    """The gain from word order, and a note if a run reads none."""
+    """Return the gain from word order, and a note if a run reads none."""
     none = " (reads none)" if cell.reads_order is False else ""
     return {"order gain (nats)": None if cell.order_words is None else f"{cell.order_words}{none}"}
 
@@ -261,7 +261,7 @@ def _knobs(cell: CellResult) -> dict[str, object]:
 
 
 def _vertex(cell: CellResult) -> str | None:
-    """The minimum of the parabola through the chosen rate and its neighbours, and how far below the chosen loss it lies."""
+    """Return the minimum of the parabola through the chosen rate and its neighbours, and how far it is below their loss."""
     rates = cell.rates
     return None if rates.optimum is None else f"{rates.optimum:.3g} (−{rates.gain_left_nats:.4f})"
 
@@ -272,13 +272,13 @@ def _loss(cell: CellResult) -> str | None:
 
 
 def _bits(cell: CellResult) -> str | None:
-    """The loss in bits per byte of masked words."""
+    """Return the loss in bits per byte of masked words."""
     error = "" if cell.standard_error_nats is None else f" ± {error_text(cell.standard_error_nats / math.log(2))}"
     return None if cell.bits_per_masked_byte is None else f"{cell.bits_per_masked_byte:.4f}{error}"
 
 
 def excluded(evidence: Evidence) -> list[dict[str, Any]]:
-    """The excluded runs as plain rows."""
+    """Return the excluded runs as plain rows."""
     columns = {
         "run_id": "run",
         "shape": "shape",

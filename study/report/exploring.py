@@ -74,7 +74,7 @@ def runs_in(folders: Mapping[str, SweepFolder]) -> tuple[pd.DataFrame, dict[str,
 
 
 def with_reasons(ledger: pd.DataFrame, folder: SweepFolder) -> pd.DataFrame:
-    """A sweep's ledger with `setting`, the variant in words, and `left_out`, why laws do not use the run."""
+    """Return a sweep's ledger with `setting`, the variant in words, and `left_out`, why laws do not use the run."""
     if ledger.empty:
         return ledger
     varied = [knob for knob in folder.varied() if knob in ledger]
@@ -95,26 +95,26 @@ def _with_scores(runs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def quantities(runs: pd.DataFrame) -> dict[str, str]:
-    """The numeric columns with values in these runs, and their axis names."""
+    """Return the numeric columns with values in these runs, and their axis names."""
     scores = {name: f"{name.removeprefix(DOWNSTREAM)} (downstream score)" for name in _columns(runs, DOWNSTREAM)}
     return {name: words for name, words in (QUANTITIES | scores).items() if name in runs and runs[name].notna().any()}
 
 
 def kinds(runs: pd.DataFrame) -> list[str]:
-    """The columns in which these runs differ: sizes first, then other numbers and words of few values."""
+    """Return the columns in which these runs differ: sizes first, then other numbers and words of few values."""
     named = [*SHAPE, "sweep", "setting", "shape", "state", "seed", *_columns(runs, *_CONFIGURED)]
     differing = [name for name in dict.fromkeys(named) if name in runs and runs[name].nunique() > 1]
     return [name for name in differing if is_numeric_dtype(runs[name]) or runs[name].nunique() <= MOST_KINDS]
 
 
 def validations(runs: pd.DataFrame) -> list[str]:
-    """The validation sets of these runs, the one with most usable runs first."""
+    """Return the validation sets of these runs, the one with most usable runs first."""
     counts = runs["left_out"].isna().groupby(runs["validation"]).agg(["sum", "size"])
     return counts.sort_values(["sum", "size"], ascending=False, kind="stable").index.tolist()
 
 
 def comparable(runs: pd.DataFrame, axes: Iterable[str], validation: str) -> pd.DataFrame:
-    """The runs for these axes: of one validation set if an axis is measured on it."""
+    """Return the runs for these axes: of one validation set if an axis is measured on it."""
     return runs[runs["validation"] == validation] if LOSSES.keys() & set(axes) else runs
 
 

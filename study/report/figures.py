@@ -39,7 +39,7 @@ class LawFigure:
     draw: Callable[[pd.DataFrame], Figure]
 
     def frame(self, evidence: Evidence) -> pd.DataFrame:
-        """The figure's data, empty without a law."""
+        """Return the figure's data, empty without a law."""
         shown = evidence.laws.shown
         return pd.DataFrame() if shown is None else self.data_of(shown)
 

@@ -47,7 +47,7 @@ def parameter_findings(evidence: Evidence) -> list[str]:
 
 
 def loss_findings(evidence: Evidence) -> list[str]:
-    """The ledger's findings on loss: the verdict over all pairs and each family, the best cells and steps; then tokens.
+    """Return the ledger's findings on loss: the verdict over all pairs and each family, the best cells and steps; then tokens.
 
     Variants come before shapes: a sweep that varies a knob asks about it. Best cells and steps follow if no pairs weigh depth
     or width.
@@ -78,7 +78,7 @@ def loss_findings(evidence: Evidence) -> list[str]:
 
 
 def compression_words(one: Compression) -> str:
-    """What a compression costs, and how it stands beside the smaller encoder nearest in bytes."""
+    """Return what a compression costs, and how it stands beside the smaller encoder nearest in bytes."""
     made = f"{'rounding' if one.rounds else 'compressing'} adds {one.against_source.to_text()}"
     if one.against is None or one.beside is None:
         return f"{one.name} ({bytes_text(one.bytes)}): {made}."
@@ -136,7 +136,7 @@ def why_excluded(evidence: Evidence) -> str:
 
 
 def run_count(evidence: Evidence) -> str:
-    """The number of runs, ended and used."""
+    """Return the number of runs, ended and used."""
     ended, excluded = len(evidence.ledger), len(evidence.excluded)
     started = f"{ended} of {plural(evidence.runs_started, 'run')} ended" if evidence.runs_started else "no run was started"
     return f"{started}, {excluded} excluded" if excluded else started
@@ -154,7 +154,10 @@ def _cut_sentences(evidence: Evidence) -> Iterator[str]:
 
 
 def dominance_sentences(evidence: Evidence) -> list[str]:
-    """The shapes that another with less of everything beats, by the largest difference of each; a count of further ones."""
+    """Return the shapes that another with less of everything beats, by the largest difference of each.
+
+    A count of further ones.
+    """
     decided = [one for one in evidence.dominances if one.status == "decided"]
     largest = list({(one.second, one.setting, one.budget): one for one in reversed(decided)}.values())[::-1]
     sentences = [
@@ -185,7 +188,7 @@ def _spending_sentences(evidence: Evidence) -> Iterator[str]:
 
 
 def _best(evidence: Evidence) -> Iterator[str]:
-    """The Pareto front of each budget and validation set, and the gains of steps to a larger size."""
+    """Yield the Pareto front of each budget and validation set, and the gains of steps to a larger size."""
     for (of, _), cells in grouped(evidence.front, lambda cell: (cell.budget, cell.validation)).items():
         *smaller, best = cells
         size = f"({compact(best.parameters)} parameters)"
@@ -214,14 +217,14 @@ def _like(cell: CellResult, evidence: Evidence) -> str:
 
 
 def _beside(cell: CellResult, evidence: Evidence) -> list[tuple[str, str]]:
-    """The cells compared with one in pairs or steps, each with the verdict."""
+    """Return the cells compared with one in pairs or steps, each with the verdict."""
     compared = [(pair.first_cell, pair.second_cell, pair.status) for pair in evidence.comparisons.pairs]
     compared += [(gain.smaller_cell, gain.larger_cell, gain.status) for gain in evidence.gains]
     return [(two if one == cell.name else one, status) for one, two, status in compared if cell.name in (one, two)]
 
 
 def _next(best: CellResult, evidence: Evidence) -> str:
-    """The next lowest cell minus the best, if no pair or step compares them: their order may be chance."""
+    """Return the next lowest cell minus the best, if no pair or step compares them: their order may be chance."""
     same = [cell for cell in measured(evidence.cells) if (cell.budget, cell.validation) == (best.budget, best.validation)]
     others = [cell for cell in same if cell.name != best.name]
     second = min(others, key=lambda cell: float(cell.losses.mean()), default=None)
@@ -270,7 +273,7 @@ def _gain_sentence(gain: Gain) -> str:
 
 
 def _longest(evidence: Evidence) -> Iterator[str]:
-    """The gain of each encoder's step to the largest budget; for many, a count and the largest gains."""
+    """Yield the gain of each encoder's step to the largest budget; for many, a count and the largest gains."""
     last = list({(gain.shape, gain.setting): gain for gain in evidence.token_gains}.values())
     if len(last) > MOST_STEPS:
         counts = _counted_steps(last, f"{len(last)} last steps to a larger budget")
@@ -311,7 +314,7 @@ def _rises(rises: Sequence[Rise]) -> Iterator[str]:
 
 
 def law_sentence(fitted: LawFit) -> str:
-    """A law's fit in one sentence: status, n, exponents with intervals, and forecast of held-out runs."""
+    """Return a law's fit in one sentence: status, n, exponents with intervals, and forecast of held-out runs."""
     law = fitted.fit.law
     status = status_words(fitted.fit.status, fitted.fit.reasons)
     columns = ", ".join(fitted.fit.observations.roles.get(name, name) for name in law.variables)
@@ -324,7 +327,7 @@ def law_sentence(fitted: LawFit) -> str:
 
 
 def _other_counts(fitted: LawFit) -> Iterator[str]:
-    """The exponents with the other count of N, with or without embeddings."""
+    """Yield the exponents with the other count of N, with or without embeddings."""
     for count, other in fitted.with_and_without_embeddings.items():
         if other is not fitted and not isinstance(other, str) and other.fit.usable and other.fit.intervals:
             yield f"with {count} as N {other.exponents_in_words()}"

@@ -41,7 +41,7 @@ def _roomy(cell: re.Match[str]) -> str:
 
 
 def _parser(drawn: Callable[[str], str | None]) -> MarkdownIt:
-    """The parser; `marimo.md` would allow HTML and attributes."""
+    """Return the parser; `marimo.md` would allow HTML and attributes."""
     from markdown_it import MarkdownIt
     from markdown_it.common.normalize_url import validateLink
 

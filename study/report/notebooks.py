@@ -29,7 +29,7 @@ Read = TypeVar("Read")
 
 
 def opened(results: Path, sweep: str, read: Callable[[SweepFolder], Read]) -> Read:
-    """What `read` makes of a notebook's sweep: from `--folder`, else $STUDY_RESULTS, else `folder_of`.
+    """Return what `read` makes of a notebook's sweep: from `--folder`, else $STUDY_RESULTS, else `folder_of`.
 
     If it cannot be read, a script ends with status 2 and the problems; a browser shows them in place of the cells that need it.
     """
@@ -48,7 +48,7 @@ def opened(results: Path, sweep: str, read: Callable[[SweepFolder], Read]) -> Re
 
 
 def folder_of(results: Path, sweep: str, given: Path | None) -> SweepFolder:
-    """The given folder, else a sweep's under `results`, else that under its `reference`.
+    """Return the given folder, else a sweep's under `results`, else that under its `reference`.
 
     Raises InputError for a folder of sweeps, with their names.
     """
@@ -62,7 +62,7 @@ def folder_of(results: Path, sweep: str, given: Path | None) -> SweepFolder:
 
 
 def ledger_in(folder: SweepFolder) -> Path:
-    """A sweep's table of runs; raises InputError without one, and where it is not that of the records any more."""
+    """Return a sweep's table of runs; raises InputError without one, and where it is not that of the records any more."""
     folder.sweep()
     if not is_there(file := folder.path / "ledger.csv"):
         raise InputError.at(str(file), "does not exist; study report writes it")
@@ -79,7 +79,7 @@ def _names_the_same_runs(written: pd.DataFrame, current: pd.DataFrame) -> bool:
 
 
 def gather_ended(folder: SweepFolder) -> Evidence:
-    """The evidence of a sweep with ended runs; raises InputError without any."""
+    """Return the evidence of a sweep with ended runs; raises InputError without any."""
     evidence = gather(folder)
     if evidence.ledger.empty:
         raise InputError.at(str(folder.path), "no run has ended yet; see `study status`")
@@ -87,7 +87,7 @@ def gather_ended(folder: SweepFolder) -> Evidence:
 
 
 def gather_scored(folder: SweepFolder) -> Evidence:
-    """The evidence of a sweep with scored runs; raises InputError without any."""
+    """Return the evidence of a sweep with scored runs; raises InputError without any."""
     evidence = gather(folder)
     if evidence.downstream is None:
         raise InputError.at(str(folder.path), "has no downstream scores of usable runs; run `study score`")
@@ -95,7 +95,7 @@ def gather_scored(folder: SweepFolder) -> Evidence:
 
 
 def refusal(error: InputError, kind: Literal["warn", "danger"] = "warn") -> Html:
-    """An error's problems, one below the other."""
+    """Return an error's problems, one below the other."""
     import marimo as mo
 
     return mo.callout(prose("\n".join(map(str, error.problems))), kind=kind)
@@ -142,7 +142,7 @@ def execute(notebooks: Iterable[Path]) -> None:
 
 
 def _in_few_colours(png: str) -> str:
-    """A PNG in base64 with a palette of 64 colours, a third of its size."""
+    """Return a PNG in base64 with a palette of 64 colours, a third of its size."""
     from PIL import Image
 
     image, small = Image.open(io.BytesIO(base64.b64decode(png))), io.BytesIO()

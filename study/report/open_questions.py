@@ -29,7 +29,7 @@ MOST_UNREAD = 8
 
 
 def undecided(evidence: Evidence) -> list[str]:
-    """The open questions, each with what would settle it."""
+    """Return the open questions, each with what would settle it."""
     of_cells = (_open_runs, _open_cells, _open_order, _open_sizes, _open_seeds, _open_spikes, _open_scatter, _open_two_seeds)
     of_pairs = (_open_pairs, _open_steps, _open_rates, _open_knobs, _open_vertices, _open_choices)
     parts = (*of_cells, *of_pairs, _open_tasks, _mixed_precision, _unread_text, _overlapping_text, _trained_runs, _limits)
@@ -42,14 +42,14 @@ def _open_runs(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_cells(evidence: Evidence) -> Iterator[str]:
-    """The cells with no known loss, unless that is all of them."""
+    """Yield the cells with no known loss, unless that is all of them."""
     lost = [cell.at_budget for cell in evidence.cells if not cell.usable]
     if lost and len(lost) < len(evidence.cells):
         yield f"What these would reach, none of whose runs can be used: {', '.join(lost)}."
 
 
 def _open_order(evidence: Evidence) -> Iterator[str]:
-    """The cells that read no word order, and how many did not measure it."""
+    """Yield the cells that read no word order, and how many did not measure it."""
     usable = [cell for cell in evidence.cells if cell.usable]
     unread = [cell for cell in usable if cell.reads_order is False]
     if unread:
@@ -73,7 +73,7 @@ def _gain_words(cell: CellResult) -> str:
 
 
 def _open_sizes(evidence: Evidence) -> Iterator[str]:
-    """The shapes meant to have equal parameters that differ too much in it to be compared."""
+    """Yield the shapes meant to have equal parameters that differ too much in it to be compared."""
     shapes = {cell.architecture.shape_name: cell.parameters_non_embedding for cell in evidence.cells}
     if not isinstance(sweep := evidence.sweep, CellSweep):
         return
@@ -89,7 +89,7 @@ def _open_sizes(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_seeds(evidence: Evidence) -> Iterator[str]:
-    """The cells whose mean lacks some seeds, which diverged at the same rate."""
+    """Yield the cells whose mean lacks some seeds, which diverged at the same rate."""
     cells = [cell for cell in evidence.cells if cell.usable and cell.unlearned]
     partial = [f"{cell.at_budget} ({len(cell.runs)} of {len(cell.runs) + cell.unlearned})" for cell in cells]
     if partial:
@@ -105,7 +105,7 @@ def _open_spikes(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_scatter(evidence: Evidence) -> Iterator[str]:
-    """The budgets at which seeds scatter unevenly, so that each interval rests on the few seeds of a cell."""
+    """Yield the budgets at which seeds scatter unevenly, so that each interval rests on the few seeds of a cell."""
     named = {cell.name: cell.words for cell in evidence.cells}
     pools = Counter(scatter.pool.budget for scatter in evidence.comparisons.seed_scatter)
     uneven = []
@@ -122,7 +122,7 @@ def _open_scatter(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_two_seeds(evidence: Evidence) -> Iterator[str]:
-    """The reliability of verdicts on cells of two seeds: if two agree by chance, a widely scattering cell looks like others.
+    """Yield how reliable verdicts on two seeds are: if two agree by chance, a widely scattering cell looks like others.
 
     Bartlett's test at a level of 50% would halve the wrong verdicts, but lose a fifth of the right ones, even of pairs that
     differ by 20 deviations over seeds; each cell's own variance alone would leave none.
@@ -203,7 +203,7 @@ def _open_knobs(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_vertices(evidence: Evidence) -> Iterator[str]:
-    """The decided pairs whose interval excludes their difference at the minima of the cells' parabolas."""
+    """Yield the decided pairs whose interval excludes their difference at the minima of the cells' parabolas."""
     cells, moved = {cell.name: cell for cell in evidence.cells}, []
     decided = [pair for pair in evidence.comparisons.pairs if pair.status == "decided"]
     for pair in decided:
@@ -224,7 +224,7 @@ def _open_vertices(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_choices(evidence: Evidence) -> Iterator[str]:
-    """The decided pairs that would not differ significantly at the next-ranked rate of the higher side.
+    """Yield the decided pairs that would not differ significantly at the next-ranked rate of the higher side.
 
     No interval covers a choice that missed the best rate tried, which makes two of five equal cells differ in more than 5% of
     draws (`study.config.tuned_values.trial_seeds`): without the pairs listed here, in 3% to 7% if a third of the seeds chose
@@ -255,7 +255,7 @@ def _open_choices(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_rates_of_fronts(evidence: Evidence) -> Iterator[str]:
-    """The cells of fronts and steps, which need no bracket, whose rate may be far from its best, except those in pairs."""
+    """Yield cells of fronts and steps, which need no bracket, whose rate may be far from its best, except those in pairs."""
     named = evidence.comparisons.compared | {left.cell for left in evidence.comparisons.left_out}
     usable = [cell for cell in evidence.cells if cell.usable]
     loose = [cell for cell in usable if not cell.rates.bracketed and cell.name not in named]
@@ -265,7 +265,7 @@ def _open_rates_of_fronts(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_tasks(evidence: Evidence) -> Iterator[str]:
-    """The sweep's downstream tasks on which some or all usable runs lack scores."""
+    """Yield the sweep's downstream tasks on which some or all usable runs lack scores."""
     requested = evidence.sweep.downstream
     named = [] if requested is None else [Path(task).stem for task in requested.tasks]
     runs = {run: cell.at_budget for cell in evidence.cells for run in cell.runs}
@@ -313,7 +313,7 @@ def _unread_text(evidence: Evidence) -> Iterator[str]:
 
 
 def _overlapping_text(evidence: Evidence) -> Iterator[str]:
-    """The share of the validation text in the training text, if large, in the run with most."""
+    """Yield the share of the validation text in the training text, if large, in the run with most."""
     if evidence.ledger.empty or "validation_overlap_share" not in evidence.ledger:
         return
     row = evidence.ledger.sort_values("validation_overlap_share", ascending=False).iloc[0]

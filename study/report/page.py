@@ -79,7 +79,7 @@ def _body(answer: str, drawn: Callable[[str], str | None]) -> str:
 
 
 def _scrolling(table: re.Match[str]) -> str:
-    """A table that scrolls sideways, with its first MOST_ROWS rows."""
+    """Return a table that scrolls sideways, with its first MOST_ROWS rows."""
     plain = table[0].replace(' style="white-space: nowrap"', "").replace('style="min-width: 16em"', 'class="long"')
     head, *rows = plain.split("<tr>\n<td")
     shown = "<tr>\n<td".join([head, *rows[:MOST_ROWS]]).removesuffix("</tbody>\n</table>")
@@ -107,7 +107,7 @@ def _text(words: object) -> str:
 
 
 def _colours(body: str) -> str:
-    """The figures' colours as CSS variables, on white paper and, where dark is preferred, on dark paper."""
+    """Return the figures' colours as CSS variables, on white paper and, where dark is preferred, on dark paper."""
     used = sorted(set(re.findall(r"var\(--([0-9a-f]{6})\)", body)))
     light = f"--ink:{_INK['light']};--paper:{_PAPER['light']};" + "".join(f"--{colour}:#{colour};" for colour in used)
     dark = f"--ink:{_INK['dark']};--paper:{_PAPER['dark']};" + "".join(f"--{colour}:{_on_dark(colour)};" for colour in used)
@@ -115,7 +115,7 @@ def _colours(body: str) -> str:
 
 
 def _on_dark(colour: str) -> str:
-    """A colour of white paper on dark paper: greys from ink to paper, and others light enough to be seen."""
+    """Return a colour of white paper on dark paper: greys from ink to paper, and others light enough to be seen."""
     red, green, blue = to_rgb(f"#{colour}")
     if red == green == blue:
         return _between(_INK["dark"], _PAPER["dark"], red)
@@ -132,7 +132,7 @@ def _between(first: str, second: str, share: float) -> str:
 
 
 def _luminance(colour: str) -> float:
-    """The relative luminance of an sRGB colour (WCAG 2.2)."""
+    """Return the relative luminance of an sRGB colour (WCAG 2.2)."""
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(colour)]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
@@ -162,7 +162,7 @@ def _sweep_file(folder: SweepFolder) -> str:
 
 
 def _machines(ledger: pd.DataFrame) -> dict[str, str]:
-    """What the runs were trained with, the most frequent first."""
+    """Return what the runs were trained with, the most frequent first."""
     known = [name for name in _ENVIRONMENT if f"environment.{name}" in ledger]
     found = {}
     for name in known:

@@ -80,7 +80,7 @@ def _unread(pairs: Sequence[Comparison]) -> str:
 
 
 def _verdict(pairs: Sequence[Comparison], winner: str | None) -> str:
-    """The verdict over the pairs that allow one."""
+    """Return the verdict over the pairs that allow one."""
     of_shapes = pairs[0].of_shapes
     n, equal = plural(len(pairs), "pair"), f"equal {pairs[0].equal}"
     if why := why_unknown(pairs):
@@ -146,7 +146,7 @@ def _counts(pairs: Sequence[Comparison], kind: str, first: str, second: str) -> 
 
 
 def _winner(pairs: Sequence[Comparison]) -> str | None:
-    """What lowers the loss more, if every pair is decided and says the same of the same sizes or variants."""
+    """Return what lowers the loss more, if every pair is decided and says the same of the same sizes or variants."""
     pair = pairs[0]
     if pair.of_shapes:
         what = what_lowers(pairs)
@@ -156,7 +156,7 @@ def _winner(pairs: Sequence[Comparison]) -> str | None:
 
 
 def what_lowers(pairs: Sequence[Comparison]) -> str | None:
-    """What lowers the loss in pairs of shapes, if all are decided for the same side of the same sizes; else None."""
+    """Return what lowers the loss in pairs of shapes, if all are decided for the same side of the same sizes; else None."""
     pair = pairs[0]
     verdicts = {(other.weighs, other.against, other.first_is_lower) for other in pairs}
     if len(verdicts) > 1 or any(other.status != "decided" for other in pairs):
@@ -167,7 +167,7 @@ def what_lowers(pairs: Sequence[Comparison]) -> str | None:
 
 
 def pair_kinds(evidence: Evidence) -> dict[tuple[bool, str], list[Comparison]]:
-    """The pairs by `kind_of`, variants first: a sweep that varies one asks about it."""
+    """Return the pairs by `kind_of`, variants first: a sweep that varies one asks about it."""
     kinds = grouped(evidence.comparisons.pairs, kind_of)
     return dict(sorted(kinds.items(), key=lambda kind: kind[1][0].of_shapes))
 
@@ -193,7 +193,7 @@ def family_sentences(pairs: Sequence[Comparison]) -> Iterator[str]:
 
 
 def _largest(pairs: Sequence[Comparison]) -> Comparison:
-    """A family's largest difference: of the decided ones if any, else of those that allow a verdict."""
+    """Return a family's largest difference: of the decided ones if any, else of those that allow a verdict."""
     decided = [pair for pair in pairs if pair.status == "decided"]
     compared = [pair for pair in pairs if pair.status != "reads_no_order"]
     return max(decided or compared or pairs, key=lambda pair: abs(pair.difference.estimate_nats))
@@ -210,12 +210,12 @@ def _family_sentence(name: str, shown: Comparison, pairs: Sequence[Comparison]) 
 
 
 def chance_words(undecided: TestedDifference) -> str:
-    """The p-value of an undecided difference by Holm's procedure."""
+    """Return the p-value of an undecided difference by Holm's procedure."""
     return "" if undecided.p_value_holm is None else f"; Holm's p {undecided.p_value_holm:.2g}"
 
 
 def average_sentences(averages: Sequence[Average]) -> Iterator[str]:
-    """The averages over conditions, all of shapes or all of variants, at one equal quantity.
+    """Yield the averages over conditions, all of shapes or all of variants, at one equal quantity.
 
     Of several, it gives each excess over the lowest; without a lowest, each average.
     """
@@ -247,7 +247,7 @@ def _test_columns(averages: Sequence[Average]) -> str:
 
 
 def connected(pairs: Sequence[PairT]) -> list[list[PairT]]:
-    """The pairs in groups of shapes or variants compared with one another."""
+    """Return the pairs in groups of shapes or variants compared with one another."""
     groups: list[list[PairT]] = []
     for pair in pairs:
         sides = {pair.first, pair.second}

@@ -87,7 +87,7 @@ _LAYER_LOSSES = {
 
 
 def in_plain_words(text: str, settings: Iterable[Mapping[str, object]]) -> str:
-    """The text with every `key=value` of cells' settings, by ledger column, in plain words."""
+    """Return the text with every `key=value` of cells' settings, by ledger column, in plain words."""
     phrases = dict(_phrases(settings))
     known = "|".join(map(re.escape, sorted(phrases, key=len, reverse=True)))
     if known:
@@ -112,7 +112,7 @@ def _phrases(settings: Iterable[Mapping[str, object]]) -> Iterator[tuple[str, st
 
 
 def _phrase(knob: str, value: object) -> str:
-    """A value of a knob in words."""
+    """Return a value of a knob in words."""
     phrases, text = _PHRASES.get(knob, {}), describe_knobs({knob: value}).partition("=")[2]
     if (start := parse_start(text)) is not None:
         words = {"spread": "evenly spread layers"}.get(start.keep, f"the {start.kept_words}")
@@ -129,18 +129,18 @@ def _phrase(knob: str, value: object) -> str:
 
 
 def _of_teacher(teacher: Teacher) -> str:
-    """What a student learns from its teacher."""
+    """Return what a student learns from its teacher."""
     layers = [words for name, words in _LAYER_LOSSES.items() if getattr(teacher.losses, name)]
     return f"a teacher's {joined(['predictions', *layers])}{'' if layers else ' alone'}"
 
 
 def _spelled(knob: str, value: str) -> str:
-    """A knob's name and a value as words, for values without a phrase: depth scale 2, no pooler."""
+    """Return a knob's name and a value as words, for values without a phrase: depth scale 2, no pooler."""
     if value in ("True", "False"):
         return f"{'' if value == 'True' else 'no '}{_name(knob)}"
     return f"{_name(knob)} {re.sub('[:=_]+', ' ', value)}"
 
 
 def _name(knob: str) -> str:
-    """The last part of a knob's name, as words."""
+    """Return the last part of a knob's name, as words."""
     return knob.rpartition(".")[2].replace("_", " ")

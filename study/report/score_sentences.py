@@ -69,7 +69,7 @@ def _verdicts(scores: DownstreamEvidence) -> Iterator[str]:
 
 
 def _hopeless(scores: DownstreamEvidence, undecided: Sequence[str]) -> str:
-    """The undecided tasks that so few encoders cannot decide in any order, given so many tasks."""
+    """Return the undecided tasks that so few encoders cannot decide in any order, given so many tasks."""
     tested = {task.task: task for task in scores.tasks if task.trend and task.trend.p_value is not None}
     few = {name: len(tested[name].points) for name in undecided if tested[name].least_p_value * len(tested) >= 1 - CONFIDENCE}
     if not few:
@@ -96,7 +96,7 @@ def _beside_baselines(scores: DownstreamEvidence) -> Iterator[str]:
 
 
 def _where(counts: Mapping[str, tuple[int, int]]) -> str:
-    """The tasks with such encoders, and how many of how many."""
+    """Return the tasks with such encoders, and how many of how many."""
     return ", ".join(f"{task} {_of(count)}" for task, count in counts.items() if count[0]) or "none on any task"
 
 
@@ -137,7 +137,7 @@ def _average(scores: DownstreamEvidence) -> Iterator[str]:
 
 
 def _best_on_average(average: TaskScores, encoders: int) -> Iterator[str]:
-    """The highest average of several encoders, beside the second; nothing for one."""
+    """Yield the highest average of several encoders, beside the second; nothing for one."""
     ranked = average.points.sort_values("score", ascending=False)
     if len(ranked) < 2:
         return
@@ -149,12 +149,12 @@ def _best_on_average(average: TaskScores, encoders: int) -> Iterator[str]:
 
 
 def chance_of_lead(best: pd.Series, other: pd.Series) -> float:
-    """The p of the difference between two rows of scores."""
+    """Return the p of the difference between two rows of scores."""
     return float(best["noise"].of_difference(other["noise"]).chance_beyond(best["score"] - other["score"]))
 
 
 def best_variant(scores: DownstreamEvidence) -> str:
-    """The variant with the highest average over tasks, and the others that it outdoes (Bonferroni); empty unless several are
+    """Return the variant of the highest average over tasks, and those that it outdoes (Bonferroni); empty unless several are
     scored at one shape.
     """
     task = scores.average or next(iter(scores.tasks))
@@ -267,7 +267,7 @@ def _law_row(task: TaskScores) -> dict[str, object]:
 
 
 def _forecast(forecast: Forecast | str) -> str:
-    """A forecast's error, its intervals' coverage, and its law's status."""
+    """Return a forecast's error, its intervals' coverage, and its law's status."""
     if isinstance(forecast, str):
         return forecast
     if forecast.status == "failed":
@@ -316,7 +316,7 @@ def _written(name: str, value: Any) -> object:
 
 
 def published_table(evidence: Evidence) -> str:
-    """The published scores of the tasks, each beside an encoder of its size; empty if none."""
+    """Return the published scores of the tasks, each beside an encoder of its size; empty if none."""
     scores = evidence.downstream
     rows = [] if scores is None else [row for task in scores.tasks for row in _published_rows(task)]
     if not rows:

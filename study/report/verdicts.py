@@ -58,7 +58,7 @@ class Verdict:
 
 
 def verdict_of(evidence: Evidence) -> Verdict:
-    """The verdict on the topic of the sweep's question: scores, tokens, or the loss of shapes and variants."""
+    """Return the verdict on the topic of the sweep's question: scores, tokens, or the loss of shapes and variants."""
     if not any(cell.usable for cell in evidence.cells):
         sentence = printable(f"No answer yet: {run_count(evidence)}{why_excluded(evidence)}.")
         return Verdict(sentence, "No run can be used.", "runs that end and learn", ("learning_rate", "loss_curves"))
@@ -169,7 +169,7 @@ def _on_cuts(evidence: Evidence) -> Verdict:
 
 
 def _cuts(evidence: Evidence) -> str:
-    """The cost of the cheapest cuts at the largest budget, by the number of layers."""
+    """Return the cost of the cheapest cuts at the largest budget, by the number of layers."""
     *_, cuts = grouped(evidence.cuts, lambda cut: (cut.whole, cut.budget)).values()
     by_layers = islice(grouped(cuts, lambda cut: cut.layers).values(), MOST_KINDS)
     least = [min(ways, key=lambda cut: cut.difference.estimate_nats) for ways in by_layers]
@@ -182,7 +182,7 @@ def _cuts(evidence: Evidence) -> str:
 
 
 def _on_spendings(evidence: Evidence) -> Verdict:
-    """The best encoder that needs other runs, beside one from scratch of as many own FLOPs and of as many FLOPs in all."""
+    """Return the best encoder that needs other runs, beside those from scratch of as many own FLOPs and as many in all."""
     least = min((cell for cell in evidence.cells if cell.flops_before and cell.usable), key=lambda cell: cell.losses.mean())
     against = [one for one in evidence.spendings if one.needs_cell == least.name and one.status != "reads_no_order"]
     figures = ("loss_against_flops", "paired_differences", "loss_curves")
@@ -211,7 +211,7 @@ def _on_spendings(evidence: Evidence) -> Verdict:
 
 
 def _among_needing(evidence: Evidence) -> list[str]:
-    """The best of the variants that need other runs, at equal tokens."""
+    """Return the best of the variants that need other runs, at equal tokens."""
     needing = {cell.name for cell in evidence.cells if cell.flops_before}
     pairs = [pair for pair in evidence.comparisons.pairs if not pair.of_shapes and pair.status != "reads_no_order"]
     among = connected([pair for pair in pairs if {pair.first_cell, pair.second_cell} <= needing])
@@ -225,7 +225,7 @@ def _beside_scratch(one: Spending, flops: str) -> str:
 
 
 def _on_tokens(evidence: Evidence) -> Verdict:
-    """The law if its fit converged, else what it forecasts and the gain of the largest budget."""
+    """Return the law if its fit converged, else what it forecasts and the gain of the largest budget."""
     law = evidence.laws.shown
     if law is not None and law.fit.status == "converged":
         clauses = [f"the loss follows {law.fit.law.formula} with {law.exponents_in_words()}"]
@@ -239,7 +239,7 @@ def _on_tokens(evidence: Evidence) -> Verdict:
 
 
 def _foretold(law: LawFit | None) -> list[str]:
-    """What the law of a sweep without variants forecasts although its constants are not all determined."""
+    """Return what the law of a sweep without variants forecasts although its constants are not all determined."""
     if law is None or isinstance(law.forecast, str) or law.forecast.status == "failed":
         return []
     forecast = law.forecast
@@ -298,7 +298,7 @@ def _on_pairs(evidence: Evidence) -> Verdict:
 def _over_pairs(
     evidence: Evidence, clauses: Sequence[str], compared: Sequence[Comparison], others: Sequence[str] = ()
 ) -> Verdict:
-    """The verdict of some clauses, tested over the pairs `compared`."""
+    """Return the verdict of some clauses, tested over the pairs `compared`."""
     first = ["paired_differences", "loss_by_depth"]
     figures = (*(first if len(compared) <= MOST_PAIRS else first[::-1]), "loss_by_shape", "loss_against_parameters")
     sentence, also = _sentence(evidence, clauses), tuple(_sentence(evidence, [clause]) for clause in others)
@@ -309,7 +309,7 @@ def _over_pairs(
 
 
 def _asked_and_others(evidence: Evidence) -> tuple[list[str], list[str]]:
-    """A clause for each knob, or for shapes, and equal quantity: those that the question asks about, and up to as many others.
+    """Return a clause for each knob, or for shapes, and equal quantity: those that the question asks about, and as many others.
 
     A question asks about the knobs that it names, else about the first, and about further equal quantities that it names.
     """
@@ -335,7 +335,7 @@ def _also_named(further: Sequence[Pair], main: Sequence[Pair], question: str) ->
 
 
 def _last(pairs: Sequence[Pair]) -> str:
-    """The last of the quantities that pairs have equal: shape or parameters."""
+    """Return the last of the quantities that pairs have equal: shape or parameters."""
     return pairs[0].equal.rpartition(" ")[2]
 
 
@@ -350,7 +350,7 @@ def _confirms(evidence: Evidence, first: Sequence[Comparison], further: Sequence
 
 
 def _pairs(evidence: Evidence, pairs: Sequence[Comparison]) -> str:
-    """The result of pairs of shapes, or of variants in one knob: by their averages over conditions if any."""
+    """Return the result of pairs of shapes, or of variants in one knob: by their averages over conditions if any."""
     compared = [pair for pair in pairs if pair.status != "reads_no_order"]
     if not compared:
         who = "one encoder of each pair reads" if pairs[0].of_shapes else "the encoders read"
@@ -373,7 +373,7 @@ def _pairs(evidence: Evidence, pairs: Sequence[Comparison]) -> str:
 
 
 def _connected(evidence: Evidence, pairs: Sequence[Comparison]) -> Sequence[Pair]:
-    """The most sides that are compared with each other, of which two differ significantly if any do.
+    """Return the most sides that are compared with each other, of which two differ significantly if any do.
 
     They are compared in their averages over conditions if any, else in the pairs.
     """
@@ -404,7 +404,10 @@ def _tally(pairs: Sequence[Comparison]) -> str | None:
 
 
 def _best_of(group: Sequence[Pair]) -> str:
-    """The side below all others, with its nearest and farthest; else, or if only others differ significantly, the largest."""
+    """Return the side below all others, with its nearest and farthest.
+
+    Else, or if only others differ significantly, the largest.
+    """
     lowest = _lowest_side(group)
     beside = [pair for pair in group if lowest in (pair.first, pair.second)]
     if lowest is None or (_any_decided(group) and not _any_decided(beside)):
@@ -426,7 +429,7 @@ def _unsure(one: TestedDifference) -> str:
 
 
 def _side(pair: Pair, name: str, loss: str = "the loss") -> str:
-    """A side of a pair in a sentence: the shape, or the loss with the variant."""
+    """Return a side of a pair in a sentence: the shape, or the loss with the variant."""
     return name if pair.of_shapes else f"{loss} with {name}"
 
 
@@ -435,7 +438,7 @@ def _below(pair: Pair) -> str:
 
 
 def _lowest_side(group: Sequence[Pair]) -> str | None:
-    """The side below all others."""
+    """Return the side below all others."""
     sides = dict.fromkeys(name for pair in group for name in (pair.first, pair.second))
     return next((name for name in sides if sum(pair.lower == name for pair in group) == len(sides) - 1), None)
 
@@ -445,7 +448,7 @@ def _higher(pair: Pair) -> str:
 
 
 def _where(pair: Pair) -> str:
-    """The scope of a difference: an average over conditions, or one family."""
+    """Return the scope of a difference: an average over conditions, or one family."""
     if isinstance(pair, Average):
         return f" on average over {len(pair.places)} conditions"
     return f" ({re.sub(r' [(][^()]*[)]', '', pair.family)})" if isinstance(pair, Comparison) else ""
@@ -466,7 +469,7 @@ def _on_passes(evidence: Evidence) -> Verdict:
 
 
 def _costs_of_passes(evidence: Evidence) -> dict[float, list[Comparison]]:
-    """The pairs of a text read more often than once with as many tokens of new text, by passes, the smallest shape first."""
+    """Pair text read more often than once with as many tokens of new text, by passes, the smallest shape first."""
     cells, costs = {cell.name: cell for cell in evidence.cells}, list[tuple[float, Comparison]]()
     for pair in evidence.comparisons.pairs:
         if pair.weighs == UNIQUE_TOKENS and pair.status != "reads_no_order":
@@ -479,7 +482,7 @@ def _costs_of_passes(evidence: Evidence) -> dict[float, list[Comparison]]:
 
 
 def _cost(pair: Comparison) -> str:
-    """The first side's loss above the second's, where a negative cost keeps its sign."""
+    """Return the first side's loss above the second's, where a negative cost keeps its sign."""
     return pair.difference.size_text if pair.difference.estimate_nats > 0 else pair.difference.to_text()
 
 
@@ -488,7 +491,7 @@ def _shape_of(evidence: Evidence, pair: Comparison) -> str:
 
 
 def _on_best_by_budget(evidence: Evidence) -> Verdict:
-    """The variant of lowest loss at the smallest and at the largest budget, in the family of most pairs at each."""
+    """Return the variant of lowest loss at the smallest and at the largest budget, in the family of most pairs at each."""
     pairs = _of_budgets(evidence)
     families = [max(grouped(pairs[budget], lambda pair: pair.family).values(), key=len) for budget in (min(pairs), max(pairs))]
     best = [_lowest_side(family) or family[0].lower for family in families]
@@ -503,14 +506,14 @@ def _on_best_by_budget(evidence: Evidence) -> Verdict:
 
 
 def _of_budgets(evidence: Evidence) -> dict[float, list[Comparison]]:
-    """The pairs of variants in the first knob that varies, by the amount of their budget."""
+    """Return the pairs of variants in the first knob that varies, by the amount of their budget."""
     variants = [pair for pair in evidence.comparisons.pairs if not pair.of_shapes and pair.status != "reads_no_order"]
     of_knob = [pair for pair in variants if pair.weighs == variants[0].weighs and pair.equal == variants[0].equal]
     return grouped(of_knob, lambda pair: pair.budget.amount)
 
 
 def _certainty(compared: Sequence[Comparison]) -> str:
-    """The certainty of a verdict over pairs: its condition, the test, and its seeds and sequences."""
+    """Return the certainty of a verdict over pairs: its condition, the test, and its seeds and sequences."""
     parts = []
     if any(pair.reads_order is None for pair in compared):
         parts.append("It holds if these encoders read word order (not measured).")
@@ -523,7 +526,7 @@ def _certainty(compared: Sequence[Comparison]) -> str:
 
 
 def _measured_over(differences: Sequence[Difference]) -> str:
-    """The seeds and validation sequences behind differences, stated once."""
+    """Return the seeds and validation sequences behind differences, stated once."""
     seeds = [count for difference in differences for count in difference.n_seeds]
     if not seeds:
         return ""
@@ -533,7 +536,7 @@ def _measured_over(differences: Sequence[Difference]) -> str:
 
 
 def _change(evidence: Evidence, compared: Sequence[Comparison]) -> str:
-    """What would change the verdict: deciding the open pairs, wider rates, or a larger sweep."""
+    """Return what would change the verdict: deciding the open pairs, wider rates, or a larger sweep."""
     undecided = [pair for pair in compared if pair.status == "undecided"]
     if any(pair.status == "no_seed_replicates" for pair in compared):
         return "two seeds a cell or more"
@@ -586,7 +589,7 @@ def _on_steps(evidence: Evidence) -> Verdict:
 
 
 def _how_low(evidence: Evidence) -> Verdict:
-    """The mean loss of each cell at the largest budget, the lowest first."""
+    """Return the mean loss of each cell at the largest budget, the lowest first."""
     cells = sorted(_longest(evidence), key=lambda cell: float(cell.losses.mean()))
     losses = [f"{_loss_of(evidence, cell)} for {cell.words}" for cell in cells]
     sentence = _sentence(evidence, [f"at {budget_words(cells[0].budget)} the loss ends at {listed(losses, 'more')}"])
@@ -597,13 +600,13 @@ def _how_low(evidence: Evidence) -> Verdict:
 
 
 def _longest(evidence: Evidence) -> list[CellResult]:
-    """The usable cells of the largest budget."""
+    """Return the usable cells of the largest budget."""
     *_, cells = by_budget(cell for cell in evidence.cells if cell.usable).values()
     return cells
 
 
 def _loss_of(evidence: Evidence, cell: CellResult) -> str:
-    """The mean loss of a cell with its 95% interval, over seeds if there are several, else over validation sequences."""
+    """Return the mean loss of a cell with its 95% interval, over seeds if there are several, else over validation sequences."""
     half, over = evidence.half_width(cell), "seeds"
     if half is None and cell.standard_error_nats is not None:
         half, over = norm.isf((1 - CONFIDENCE) / 2) * cell.standard_error_nats, "validation sequences"
@@ -614,7 +617,7 @@ def _loss_of(evidence: Evidence, cell: CellResult) -> str:
 
 
 def _lowest(evidence: Evidence) -> Verdict:
-    """The cell of the lowest loss at the largest budget, if nothing is compared."""
+    """Return the cell of the lowest loss at the largest budget, if nothing is compared."""
     best = evidence.front[-1]
     unread = ", which reads no word order" if best.reads_order is False else ""
     rate = "" if best.rates.chosen is None else f" with a learning rate of {best.rates.chosen:.3g}"

@@ -80,7 +80,7 @@ def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:
 
 
 def _sharing(siblings: Sequence[SweepFolder], failed: Mapping[str, RunRecord]) -> list[SweepFolder]:
-    """The other sweeps that would return the record of such a run; raises InputError where one uses an excluded run."""
+    """Return the other sweeps that would return the record of such a run; raises InputError where one uses an excluded run."""
     sharing = {}
     for sibling, (run_id, record) in product(siblings, failed.items()):
         there = sibling.run(run_id).record()
@@ -121,7 +121,7 @@ def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]
 
 
 def _texts_of(folder: SweepFolder) -> Collection[str]:
-    """The fingerprints of a sweep's text as its files are now, one a tokeniser; none where there are none here."""
+    """Return the fingerprints of a sweep's text as its files are now, one a tokeniser; none where there are none here."""
     try:
         launched = folder.launched()
     except InputError:
@@ -209,7 +209,7 @@ def _signed(values: dict[str, str]) -> dict[str, str]:
 
 
 def _user() -> str:
-    """The user's name, or the number where the system has no name, as in a container."""
+    """Return the user's name, or the number where the system has no name, as in a container."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

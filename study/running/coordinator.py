@@ -67,7 +67,7 @@ class Proposer(ABC, Generic[JobT, RecordT]):
 
     @abstractmethod
     def take(self, job: JobT) -> RecordT | None:
-        """The record of a job, None while it has none; the proposer notes the record."""
+        """Return the record of a job, None while it has none; the proposer notes the record."""
 
     @abstractmethod
     def give_up(self, job: JobT, failure: Failure) -> None:
@@ -75,11 +75,11 @@ class Proposer(ABC, Generic[JobT, RecordT]):
 
     @abstractmethod
     def label(self, job: JobT) -> str:
-        """A short name for people."""
+        """Return a short name for people."""
 
     @abstractmethod
     def line(self, job: JobT, record: RecordT) -> str | None:
-        """The result of a job in one line, None where it is not worth one."""
+        """Return the result of a job in one line, None where it is not worth one."""
 
     def look(self, running: Collection[JobT]) -> None:
         """Look at the running jobs, about twice a second."""
@@ -217,7 +217,7 @@ class Coordinator(Generic[JobT, RecordT]):
 
 
 def _taken(over: SimpleQueue[Future[int]], seconds: float) -> Iterator[Future[int]]:
-    """The finished futures, once one is finished or the time is over."""
+    """Yield the finished futures, once one is finished or the time is over."""
     with suppress(Empty):
         yield over.get(timeout=seconds)
         while True:

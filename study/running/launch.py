@@ -50,12 +50,12 @@ MIRROR_SECONDS = 20.0
 
 
 def folder_of(spec: Sweep, results: Path) -> SweepFolder:
-    """The folder of a sweep's results."""
+    """Return the folder of a sweep's results."""
     return SweepFolder(results / spec.name)
 
 
 def plan(spec: Sweep, results: Path, resources: Resources) -> CostEstimate:
-    """The cost estimate of a sweep on this machine, timed by its records.
+    """Return the cost estimate of a sweep on this machine, timed by its records.
 
     Raises InputError where a run is impossible, or cannot execute on the requested resources.
     """
@@ -70,7 +70,7 @@ def plan(spec: Sweep, results: Path, resources: Resources) -> CostEstimate:
 
 
 def _planned(spec: Sweep, folder: SweepFolder) -> Plan:
-    """The plan of a sweep beside the records of its folder, of which those count that are of its text as it is now."""
+    """Return the plan of a sweep beside the records of its folder, of which those count that are of its text as it is now."""
     records, problems = folder.read_records()
     refuse_newer(problems)
     warn_of(problems)
@@ -116,7 +116,7 @@ def _check_folders(folder: SweepFolder) -> None:
 
 
 def _earlier_question(planned: Plan, folder: SweepFolder) -> str | None:
-    """The question of the last launch into this folder, where it is another one."""
+    """Return the question of the last launch into this folder, where it is another one."""
     with suppress(InputError):  # a launch replaces a file that cannot be read
         launched = folder.launched()
         return None if launched is None or launched.question == planned.spec.question else launched.question
@@ -187,7 +187,7 @@ def _notes_on_tasks(spec: Sweep, prepared: Mapping[TokenizerVariant, PreparedDat
 
 
 def another_question(folder: SweepFolder, spec: Sweep) -> str | None:
-    """That a sweep of another question was launched into the folder before, in words; None otherwise."""
+    """Say that a sweep of another question was launched into the folder before; None otherwise."""
     try:
         before = folder.launched()
     except InputError:  # the launch replaces it
@@ -254,7 +254,7 @@ def _check_kernels(planned: Plan, slot: Slot, here: bool) -> None:
 
 
 def _precision(requested: AskedPrecision, device: Device, here: bool) -> Precision | None:
-    """The precision of runs; None where another machine decides what `auto` means."""
+    """Return the precision of runs; None where another machine decides what `auto` means."""
     from study.training.execution import resolve_precision
 
     return resolve_precision(requested, device) if here or requested != "auto" else None

@@ -43,14 +43,14 @@ class Signs:
 
 
 def signs_of(run: WorkFolder, rows: Sequence[Mapping[str, Any]]) -> Signs:
-    """The signs of life of a run with these newest rows."""
+    """Return the signs of life of a run with these newest rows."""
     ages = map(seconds_since_write, (run.metrics_file, run.attempt_file(run.attempts())))
     since_row = min((age for age in ages if age is not None), default=None)
     return Signs(since_row, seconds_per_row(rows), seconds_since_beat(run))
 
 
 def seconds_per_row(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """The median time between rows, validation excluded: tokens between them ÷ their speed."""
+    """Return the median time between rows, validation excluded: tokens between them ÷ their speed."""
     timed = [row for row in rows if row.get("perf/tokens_per_second")]
     spans = [
         (later["trainer/tokens"] - earlier["trainer/tokens"]) / later["perf/tokens_per_second"]
@@ -60,7 +60,7 @@ def seconds_per_row(rows: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def silence_note(signs: Signs | None) -> str | None:
-    """A note on a silent run, None for any other: the age of its last row, the usual interval, and a missing heartbeat."""
+    """Describe a silent run, None for any other: the age of its last row, the usual interval, and a missing heartbeat."""
     if signs is None or signs.seconds_since_row is None or not signs.silent:
         return None
     usual = "" if signs.seconds_per_row is None else f", usually one every {max(1.0, signs.seconds_per_row):.0f} s"

@@ -64,12 +64,12 @@ class RetryPolicy:
 
 
 def steps_of(job: Job) -> int:
-    """The newest step that a job has logged, 0 without one."""
+    """Return the newest step that a job has logged, 0 without one."""
     return int(newest_values(job.folder.newest_rows()).get("trainer/step", 0))
 
 
 def how_ended(exit_status: int, log: Path) -> str:
-    """A description of an exit status, which is negative where a signal ended the process.
+    """Return a description of an exit status, which is negative where a signal ended the process.
 
     Python's own status for an error comes with the last line of the log, which names the error.
     """

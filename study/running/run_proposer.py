@@ -94,7 +94,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
                 self.configs = self._goal = GoalProposer(plan.design, self._records.values(), started)
 
     def wanted(self, busy: Collection[RunJob], free: int) -> Sequence[Sequence[RunJob]]:
-        """The next runs, each in a process of its own."""
+        """Return the next runs, each in a process of its own."""
         configs = self.configs.wanted(self._records, {job.config.key for job in busy}, free)
         for config in configs:
             if (reason := self._why_in_vain(config)) is not None:
@@ -112,7 +112,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
             self.pruning.begin(job.config)
 
     def take(self, job: RunJob) -> RunRecord | None:
-        """The run's record, linked from another sweep where that one has it."""
+        """Return the run's record, linked from another sweep where that one has it."""
         if (record := self._shared.record(job.key)) is not None:
             self._records[job.config.key] = record
             self.configs.tell(job.config.key, record)
@@ -154,11 +154,11 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         return None
 
     def label(self, job: RunJob) -> str:
-        """The shape and what the sweep varies."""
+        """Return the shape and what the sweep varies."""
         return job.config.words(self._varied)
 
     def line(self, job: RunJob, record: RunRecord) -> str:
-        """The result of a run."""
+        """Return the result of a run."""
         return run_line(record, self._varied)
 
     def look(self, running: Collection[RunJob]) -> None:
@@ -222,7 +222,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         return RunJob(RunFolder(self._shared.home(run.run_id).path.resolve()), config, self.spec.name)
 
     def _home(self, config: RunConfig) -> RunFolder:
-        """The folder where a run is trained, which may belong to another sweep."""
+        """Return the folder where a run is trained, which may belong to another sweep."""
         return self._shared.home(self._run_folder(config).run_id)
 
     def _run_folder(self, config: RunConfig) -> RunFolder:
@@ -230,13 +230,13 @@ class RunProposer(Proposer[RunJob, RunRecord]):
 
 
 def _with_record(run: RunFolder) -> tuple[RunFolder, RunRecord | None, RunConfig]:
-    """A run with its record and configuration."""
+    """Return a run with its record and configuration."""
     record = run.record()
     return run, record, run.config() if record is None else record.config
 
 
 def run_line(record: RunRecord, varied: Sequence[str]) -> str:
-    """The result of a run in one line."""
+    """Return the result of a run in one line."""
     label = record.config.words(varied)
     if record.state != "COMPLETED" or record.loss_nats is None:
         return f"{record.state:<9} {label}: {record.reason}"

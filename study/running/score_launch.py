@@ -67,7 +67,7 @@ def score_sweep(sweep: SweepFolder, downstream: Downstream, resources: Resources
 def _read_for(
     missing: Iterable[ScoreJob], baselines: Iterable[BaselineJob], evaluations: Iterable[Evaluation]
 ) -> list[Evaluation]:
-    """The evaluations whose runs' text is read: by a tokeniser for their scores, or to count words for their baselines."""
+    """Return the evaluations whose runs' text is read: by a tokeniser for scores, or to count words for baselines."""
     read = {(job.folder.run.path, job.task.requested) for job in missing}
     read |= {(job.run, job.task.requested) for job in baselines if job.text is not None}
     return [one for one in evaluations if (one.run.folder.path, one.name) in read]
@@ -107,7 +107,7 @@ class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):
         return tuple(f"{failure.state}: {job.words}: {failure.reason}" for job, failure in self._failed.values())
 
     def missing(self, busy: Collection[str] = ()) -> list[ScoreJob]:
-        """The scores that could be made now."""
+        """Return the scores that could be made now."""
         return wanted(self.evaluations, self._records, busy)
 
     def wanted(self, busy: Collection[AnyScoreJob], free: int) -> Sequence[Sequence[AnyScoreJob]]:
@@ -119,7 +119,7 @@ class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):
         return due[:free]
 
     def take(self, job: AnyScoreJob) -> AnyScoreRecord | None:
-        """The record of a score, or of baselines that have the requested metric and text."""
+        """Return the record of a score, or of baselines that have the requested metric and text."""
         if isinstance(job, ScoreJob):
             if (record := job.folder.score()) is not None:
                 self._records[job.key] = record
@@ -156,14 +156,14 @@ class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):
         retry_write(lambda: job.folder.file_score(record))
 
     def label(self, job: AnyScoreJob) -> str:
-        """The task and the run, or the baselines."""
+        """Return the task and the run, or the baselines."""
         if isinstance(job, BaselineJob):
             return job.words
         weights = " random weights" if job.config.protocol == "random_init" else ""
         return f"{job.config.task} {self.names.get(job.folder.run.run_id, job.folder.run.run_id)}{weights}"
 
     def line(self, job: AnyScoreJob, record: AnyScoreRecord) -> str | None:
-        """The result of a score, or why baselines failed; a reason that several jobs of a task share is given once."""
+        """Return the result of a score, or why baselines failed; a reason that several jobs of a task share is given once."""
         if isinstance(record, BaselineRecord):
             return None
         if record.reason is not None:

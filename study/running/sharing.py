@@ -32,7 +32,7 @@ class SharedRuns:
         self._siblings = folder.siblings()
 
     def home(self, run_id: str) -> RunFolder:
-        """The folder where a run is trained: this sweep's, unless another sweep started it first."""
+        """Return the folder where a run is trained: this sweep's, unless another sweep started it first."""
         link = self.folder.homes / run_id
         with contextlib.suppress(FileExistsError):
             retry_write(lambda: os.symlink(self._target(run_id), link))
@@ -65,7 +65,7 @@ class SharedRuns:
         return (is_there(home.path) or home.is_run) and (mine or _is_of_use(home))
 
     def record(self, run_id: str) -> RunRecord | None:
-        """The record of a run, taken from another sweep where that one has it; None without any."""
+        """Return the record of a run, taken from another sweep where that one has it; None without any."""
         own, home = self.folder.run(run_id), self.home(run_id)
         others = [sibling.run(run_id) for sibling in self._siblings if sibling.name != SweepFolder.of(home).name]
         for other in (home, *others):
@@ -76,7 +76,7 @@ class SharedRuns:
 
 
 def _record_or_aside(run: RunFolder) -> RunRecord | None:
-    """The record of a run; a damaged one is put aside, so that the run is trained again and nothing is lost."""
+    """Return the record of a run; a damaged one is put aside, so that the run is trained again and nothing is lost."""
     try:
         return run.record()
     except (InputError, OSError) as error:
@@ -114,7 +114,7 @@ def _copy(ended: RunFolder, packed: Path, new: Path) -> None:
 
 
 def _beside_record(run: RunFolder) -> tuple[Path, ...]:
-    """The files beside a record; each is only ever replaced, never changed, so a second name is safe."""
+    """Return the files beside a record; each is only ever replaced, never changed, so a second name is safe."""
     losses = (run.validation_losses_file, run.validation_documents_file, run.byte_losses_file)
     return run.metrics_file, *losses, run.weights_file, run.exclusion_file
 

@@ -68,7 +68,7 @@ class RunStatus:
         return self.signs is not None and self.signs.silent
 
     def to_dict(self) -> dict[str, Any]:
-        """The status as plain values, with those of `signs` beside the others."""
+        """Return the status as plain values, with those of `signs` beside the others."""
         values = asdict(self)
         signs = values.pop("signs") or dict.fromkeys(Signs.__dataclass_fields__)
         return values | signs | {"silent": self.silent}
@@ -99,7 +99,7 @@ class SweepStatus:
         return tuple(run for run in self.runs if run.reason != FOREIGN)
 
     def count(self, state: str) -> int:
-        """Current runs of the sweep in a state."""
+        """Count the current runs of the sweep in a state."""
         return sum(run.state == state for run in self.own)
 
     @property
@@ -149,7 +149,7 @@ class SweepStatus:
         return self.remaining_flops / speed if speed else None
 
     def to_dict(self) -> dict[str, Any]:
-        """The status as plain values."""
+        """Return the status as plain values."""
         return {
             "sweep": self.name,
             "coordinator": self.coordinator,
@@ -260,7 +260,7 @@ def _done_by_record(record: RunRecord) -> dict[str, Any]:
 
 
 def _done_by_rows(seen: _Seen, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run has done by its newest metrics, which count from step 0, also a trunk's."""
+    """Return what a run has done by its newest metrics, which count from step 0, also a trunk's."""
     tokens = values.get("trainer/tokens", 0)
     spent_tokens = seen.home.spent(tokens, seen.config.recipe.batch_tokens)["spent_tokens"]
     return {
@@ -275,7 +275,7 @@ def _done_by_rows(seen: _Seen, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> CostEstimate | None:
-    """The cost estimate of the sweep by its file; None where a launch would refuse the file."""
+    """Return the cost estimate of the sweep by its file; None where a launch would refuse the file."""
     try:
         return estimate_cost(plan_of(folder, records), [ANY_SLOT])
     except InputError:

@@ -33,7 +33,7 @@ def _cost_cells(row: CellCost) -> tuple[str, ...]:
 
 
 def cost_summary(cost: CostEstimate) -> str:
-    """The total cost, the basis of the seconds, and what the answer will not be able to decide."""
+    """Return the total cost, the basis of the seconds, and what the answer will not be able to decide."""
     units = "Tokens, FLOPs (train_flops: the head at masked positions) and seconds are per run."
     return "\n".join(
         [
@@ -50,7 +50,7 @@ def cost_summary(cost: CostEstimate) -> str:
 
 
 def cost_lines(cost: CostEstimate) -> list[str]:
-    """The total cost, the basis of the seconds, and what is left to do."""
+    """Return the total cost, the basis of the seconds, and what is left to do."""
     runs = f"{'at most ' if cost.at_most else ''}{plural(cost.runs, 'run')}"
     total = f"{runs}, {cost.spent_tokens:,} tokens, {cost.train_flops:.3g} FLOPs"
     time = f"about {duration(cost.expected_seconds)} on {plural(cost.slots, 'slot')} at {cost.basis}"
@@ -59,7 +59,7 @@ def cost_lines(cost: CostEstimate) -> list[str]:
 
 
 def _first_lines(cost: CostEstimate) -> Iterator[str]:
-    """The runs that the sweep trains before others that start from them or learn from them."""
+    """Yield the runs that the sweep trains before others that start from them or learn from them."""
     waiting = {cell.config.key: row.first_for for cell, row in zip(cost.plan.cells, cost.rows, strict=False)}
     for name, run in cost.plan.parents.items():
         which = f"run {name} ({run.architecture.shape_name}, {run.tokens:,} tokens)"
@@ -93,7 +93,7 @@ def _text_line(cost: CostEstimate) -> Iterator[str]:
 
 
 def executed_lines(resources: Resources) -> list[str]:
-    """The shell lines and the options of sbatch that a sweep file gives every job, with headings."""
+    """Return the shell lines and the options of sbatch that a sweep file gives every job, with headings."""
     shown = {
         "Every Slurm job first executes these lines of the sweep file as you:": resources.executed,
         "Every Slurm job has these options of the sweep file, which may run programs, too:": resources.sbatch_options,
@@ -158,7 +158,7 @@ def _sharing_line(cost: CostEstimate) -> Iterator[str]:
 
 
 def _scope_lines(cost: CostEstimate) -> Iterator[str]:
-    """What the estimate leaves out of downstream scores, and what is known of the text."""
+    """Yield what the estimate leaves out of downstream scores, and what is known of the text."""
     if (downstream := cost.plan.spec.downstream) is not None:
         yield f"Not counted: the scores on {plural(len(downstream.tasks), 'task')}, made once the runs have ended."
     if cost.unread is not None:
@@ -185,7 +185,7 @@ def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) ->
 
 
 def _cell_words(run: RunStatus, with_budget: bool) -> str:
-    """What the runs of a cell share, such as `L2-H128-A2-F512 norm=pre, 10M tokens`."""
+    """Return what the runs of a cell share, such as `L2-H128-A2-F512 norm=pre, 10M tokens`."""
     name = " ".join(filter(None, (run.shape, run.setting)))
     return f"{name}, {count_text(run.target_tokens)} tokens" if with_budget else name
 
@@ -205,7 +205,7 @@ def _status_cells(run: RunStatus) -> tuple[str, ...]:
 
 
 def status_summary(state: SweepStatus) -> str:
-    """Runs by state, the best so far, and what is spent and left."""
+    """Summarise runs by state, the best so far, and what is spent and left."""
     silent = sum(run.silent for run in state.own)
     counts_by_state = {name: f"{count} {name}" for name, count in state.counts.items()}
     if silent:
@@ -237,7 +237,7 @@ MOST_LISTED = 200
 
 
 def watched(state: SweepStatus, rows: int) -> tuple[Table, str, str]:
-    """The runs that train, are excluded or spiked, in at most so many rows, with the summary and a note on the others."""
+    """Tabulate runs that train, are excluded or spiked, in at most so many rows, with the summary and a note on the others."""
     notable = (*state.running, *state.left_out, *(run for run in state.runs if run.spiked))
     shown = tuple({run.run_id: run for run in notable}.values())
     for count in range(min(len(shown), rows), -1, -1):
@@ -250,5 +250,5 @@ def watched(state: SweepStatus, rows: int) -> tuple[Table, str, str]:
 
 
 def note_on(run: RunStatus) -> str:
-    """A note on a run: why fits exclude it, that it is silent, or that its loss spiked."""
+    """Return a note on a run: why fits exclude it, that it is silent, or that its loss spiked."""
     return run.reason or silence_note(run.signs) or run.spiked or ""

@@ -61,7 +61,10 @@ def baselines(task: TaskData, text: Callable[[], Iterable[str]] | None = None) -
 
 
 def baseline_predictions(task: TaskData, text: Callable[[], Iterable[str]] | None = None) -> Predictions:
-    """The predictions of each baseline on test, for study.scoring.task_metrics; word counts default to the docstrings."""
+    """Return the predictions of each baseline on test, for study.scoring.task_metrics.
+
+    Word counts default to the docstrings.
+    """
     match task.spec.kind:
         case "single" | "pair":
             return _of_texts(task)
@@ -76,7 +79,7 @@ def baseline_predictions(task: TaskData, text: Callable[[], Iterable[str]] | Non
 
 
 def docstring_text() -> Iterable[str]:
-    """The training documents of the docstring corpus."""
+    """Return the training documents of the docstring corpus."""
     from study.data.corpora import split_of
     from study.data.docstrings import read_docstrings
 
@@ -115,7 +118,10 @@ def _regression(task: TaskData, inverse_penalty: float) -> Any:
 
 
 def fit_to_labels(task: TaskData, model: Any, features: Any, labels: Any) -> Any:
-    """A model fitted to labels; of several labels a text a copy for each, a constant where all or no examples have it."""
+    """Return a model fitted to labels.
+
+    Of several labels a text a copy for each, a constant where all or no examples have it.
+    """
     from sklearn.multiclass import OneVsRestClassifier
 
     with warnings.catch_warnings():
@@ -134,7 +140,7 @@ class Bag:
         self.words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=_TERM, min_df=fewest).fit(texts)
 
     def __call__(self, examples: Sequence[TextExample]) -> Any:
-        """The features of texts or of pairs of texts, one row each, sparse."""
+        """Return the features of texts or of pairs of texts, one row each, sparse."""
         from scipy.sparse import csr_array, hstack
 
         a = csr_array(self.words.transform([example.text for example in examples]))
@@ -177,7 +183,7 @@ def _of_words(task: TaskData) -> Predictions:
 
 
 def nearest_run(example: SpanExample) -> str:
-    """The run of words nearest to those of the question, without any of them, function words or punctuation.
+    """Return the run of words nearest to those of the question, without any of them, function words or punctuation.
 
     Nearness is the sum of 1/(5 + characters between) over the occurrences of the question's words in the context.
     """
@@ -232,11 +238,11 @@ class Bigrams:
         self.total = self.words.total()
 
     def unigram_nats(self, sentence: str) -> float:
-        """The negative log likelihood of a sentence as a bag of words."""
+        """Return the negative log likelihood of a sentence as a bag of words."""
         return math.fsum(-math.log(self._word(token)) for token in tokenised(sentence))
 
     def bigram_nats(self, sentence: str) -> float:
-        """The negative log likelihood of a sentence, each word given the one before it."""
+        """Return the negative log likelihood of a sentence, each word given the one before it."""
         tokens = tokenised(sentence)
         return math.fsum(-math.log(self._pair(*pair)) for pair in zip([_START, *tokens], tokens, strict=False))
 
@@ -252,5 +258,5 @@ class Bigrams:
 
 
 def tokenised(text: str) -> list[str]:
-    """The words and punctuation of a text, in lower case."""
+    """Return the words and punctuation of a text, in lower case."""
     return _TOKEN.findall(text.lower())

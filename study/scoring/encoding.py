@@ -44,7 +44,7 @@ class Ragged:
         return np.diff(self.starts)
 
     def padded(self, rows: NDArray[np.int64], width: int, fill: int) -> NDArray[np.int64]:
-        """Some rows as a rectangle (B, `width`), `fill` behind their ends."""
+        """Return some rows as a rectangle (B, `width`), `fill` behind their ends."""
         places = np.arange(width)
         inside = places < self.lengths[rows][:, None]
         rectangle = np.full(inside.shape, fill, dtype=np.int64)
@@ -63,7 +63,7 @@ def running_text(words: Sequence[str]) -> tuple[str, Ints]:
 
 
 def word_of_pieces(offsets: Sequence[tuple[int, int]], text: str, begins: Ints) -> Ints:
-    """The word of each piece, (N,): that of its first visible character.
+    """Return the word of each piece, (N,): that of its first visible character.
 
     A leading space, and a piece of white space alone, belong to the next word. A piece across several words belongs to the
     first.
@@ -76,7 +76,7 @@ def word_of_pieces(offsets: Sequence[tuple[int, int]], text: str, begins: Ints) 
 
 
 def spaced_words(offsets: Sequence[tuple[int, int]], text: str) -> Ints:
-    """The word of each piece where white space separates words, (N,)."""
+    """Return the word of each piece where white space separates words, (N,)."""
     return word_of_pieces(offsets, text, np.array([match.start() for match in re.finditer(r"\S+", text)], dtype=np.int64))
 
 
@@ -114,7 +114,7 @@ class TaskEncoder:
         self.tokenizer, self.special, self.max_length = tokenizer, special, max_length
 
     def encode(self, examples: Sequence[Example]) -> Inputs:
-        """The inputs of a split; all examples are of one kind."""
+        """Return the inputs of a split; all examples are of one kind."""
         tagged = [example for example in examples if isinstance(example, TokensExample)]
         requested = [example for example in examples if isinstance(example, SpanExample)]
         if tagged:
@@ -166,7 +166,7 @@ class TaskEncoder:
         return Inputs(tokens, tokens.lengths, np.array(owners), none, cut, Ragged.of(places), Ragged.of(labels))
 
     def _words(self, encoding: Encoding, text: str, begins: Ints, room: int) -> list[list[int]]:
-        """The pieces of each word, at most those that fit one input.
+        """Return the pieces of each word, at most those that fit one input.
 
         A word without any piece is [UNK]. A word inside the piece of the word before has no piece of its own and is labelled
         there.
@@ -212,7 +212,7 @@ class TaskEncoder:
 
 
 def shorten(first: int, second: int, room: int) -> tuple[int, int]:
-    """The lengths of two texts after the longer has lost its end, piece by piece, until both fit."""
+    """Return the lengths of two texts after the longer has lost its end, piece by piece, until both fit."""
     excess = max(0, first + second - room)
     from_longer = min(excess, abs(first - second))
     rest = excess - from_longer
@@ -241,6 +241,6 @@ def overlapping_windows(length: int, room: int) -> list[tuple[int, int]]:
 
 
 def answer_pieces(offsets: NDArray[np.int64], begin: int, end: int) -> tuple[int, int] | None:
-    """The first and last piece that an answer's characters touch; None where none does."""
+    """Return the first and last piece that an answer's characters touch; None where none does."""
     touched = np.flatnonzero((offsets[:, 1] > begin) & (offsets[:, 0] < end))
     return (int(touched[0]), int(touched[-1])) if len(touched) else None

@@ -85,7 +85,7 @@ class Evaluation:
     _made: dict[tuple[Knobs, int], ScoreJob] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def jobs(self, records: Mapping[str, ScoreRecord]) -> list[ScoreJob]:
-        """The scores that can be made now, given the records, including those already made."""
+        """Return the scores that can be made now, given the records, including those already made."""
         grid = self.requested.grid() if self.trained else [self.requested.knobs]
         seeds = range(self.requested.seeds if self._varies else 1)
         trials = seeds[: trial_seeds(len(seeds))] if len(grid) > 1 else seeds
@@ -150,7 +150,7 @@ class Evaluation:
 
 
 def missing_baselines(sweep: SweepFolder, found: Sequence[Evaluation]) -> list[BaselineJob]:
-    """The baselines that are missing for a task, its main metric, or the text of its runs."""
+    """Return the baselines that are missing for a task, its main metric, or the text of its runs."""
     texts: dict[tuple[str, str], set[str | None]] = {}
     for evaluation in found:
         texts.setdefault(evaluation.task_key, set()).add(evaluation.counted_text)
@@ -180,13 +180,13 @@ def all_evaluations(
 
 
 def scores_there(found: Sequence[Evaluation]) -> dict[str, ScoreRecord]:
-    """The records of all scores of the evaluated runs, by id."""
+    """Return the records of all scores of the evaluated runs, by id."""
     runs = {evaluation.run.run_id: evaluation.run for evaluation in found}.values()
     return {record.score_id: record for run in runs for record in scores_of(run.folder)}
 
 
 def wanted(found: Sequence[Evaluation], records: Mapping[str, ScoreRecord], running: Collection[str]) -> list[ScoreJob]:
-    """The scores to make next, neither done nor running, the most expensive first."""
+    """Return the scores to make next, neither done nor running, the most expensive first."""
     jobs = {job.key: (job, evaluation) for evaluation in found for job in evaluation.jobs(records)}
     missing = [(job, evaluation) for key, (job, evaluation) in jobs.items() if key not in records and key not in running]
     return [job for job, evaluation in sorted(missing, key=lambda pair: -cost(pair[1], pair[0]))]
@@ -204,7 +204,10 @@ def batches(jobs: Sequence[ScoreJob], free: int) -> list[list[ScoreJob]]:
 
 
 def cost(evaluation: Evaluation, job: ScoreJob) -> float:
-    """The approximate FLOPs of a score, for inputs of the most tokens and sentences of twenty words; only its order matters."""
+    """Return the approximate FLOPs of a score, for inputs of the most tokens and sentences of twenty words.
+
+    Only its order matters.
+    """
     length, zero_shot = evaluation.run.max_length(job.config.knobs.max_length), job.config.update == "none"
     per_example = encoder_flops(evaluation.run.config.architecture, [length], predictions=int(zero_shot))
     examples = {name: len(split) for name, split in evaluation.task.splits.items()}

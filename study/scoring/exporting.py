@@ -131,7 +131,7 @@ def _check_empty(folder: Path) -> None:
 
 
 def _with_brackets(tokenizer: Tokenizer, special: SpecialTokens) -> Tokenizer:
-    """A tokeniser that adds [CLS] and [SEP] as training and scores do, whatever its file says."""
+    """Return a tokeniser that adds [CLS] and [SEP] as training and scores do, whatever its file says."""
     ids = tokenizer.encode("a").ids
     if (ids[:1], ids[-1:]) != ([special.cls], [special.sep]):
         tokenizer.post_processor = BertProcessing(("[SEP]", special.sep), ("[CLS]", special.cls))
@@ -183,7 +183,7 @@ def model_card(record: RunRecord, scored: list[ScoreRecord], class_name: str) ->
 
 
 def _results(record: RunRecord) -> str:
-    """The losses of a record, and what training cost."""
+    """Return the losses of a record, and what training cost."""
     rows: list[tuple[str, object]] = []
     if record.loss_nats is not None:
         loss = plus_minus(record.loss_nats, record.loss_standard_error_nats)
@@ -202,7 +202,7 @@ def _results(record: RunRecord) -> str:
 
 
 def _scores(scored: list[ScoreRecord]) -> list[str]:
-    """The mean score of each task and protocol over seeds; nothing without scores."""
+    """Return the mean score of each task and protocol over seeds; nothing without scores."""
     found = scores(scored)
     if found.empty:
         return []
@@ -212,6 +212,6 @@ def _scores(scored: list[ScoreRecord]) -> list[str]:
 
 
 def _config(record: RunRecord) -> dict[str, Any]:
-    """The configuration of the run by dotted key, paths cut to their last part."""
+    """Return the configuration of the run by dotted key, paths cut to their last part."""
     values = {key: value for key, value in flatten(record.config.to_dict()).items() if value is not None}
     return {key: Path(value).name if isinstance(value, str) and "/" in value else value for key, value in values.items()}

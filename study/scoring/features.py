@@ -42,7 +42,7 @@ Pooling = Literal["cls", "mean", "token"]
 
 
 def pooled(layer_BxSxH: Tensor, batch: TaskBatch, pooling: Pooling) -> Tensor:
-    """The features of a batch: (B, H), or (N, H) at its labelled places."""
+    """Return the features of a batch: (B, H), or (N, H) at its labelled places."""
     if pooling == "cls":
         return layer_BxSxH[:, 0]
     if pooling == "token":
@@ -55,7 +55,7 @@ def pooled(layer_BxSxH: Tensor, batch: TaskBatch, pooling: Pooling) -> Tensor:
 
 
 def combined(features: Sequence[NDArray[np.float32]], combination: Combination) -> NDArray[np.float32]:
-    """The features of several layers side by side, (rows, layers·H), or their sum, (rows, H)."""
+    """Return the features of several layers side by side, (rows, layers·H), or their sum, (rows, H)."""
     together: NDArray[np.float32] = np.concatenate(features, 1) if combination == "concat" else np.sum(features, 0)
     return together
 
@@ -69,7 +69,7 @@ def layer_features(
     stop: StopSignal,
     layers: Callable[[int], bool] = lambda _: True,
 ) -> dict[tuple[int, Pooling], NDArray[np.float32]]:
-    """The features of inputs by layer (0 is the embeddings) and pooling, in the order of inputs or of words.
+    """Return the features of inputs by layer (0 is the embeddings) and pooling, in the order of inputs or of words.
 
     Raises Preempted on an order to stop.
     """
@@ -106,7 +106,10 @@ SUFFIXES = (".npy", ".parquet")
 
 
 def read_texts(path: Path) -> list[str]:
-    """The texts of a file, one in each line, some of them empty; raises InputError where it cannot be read or all are."""
+    """Return the texts of a file, one in each line, some of them empty.
+
+    Raises InputError where it cannot be read or all are.
+    """
     try:
         with opened_text(path) as file:
             texts = file.read().removesuffix("\n").split("\n")
@@ -119,7 +122,7 @@ def read_texts(path: Path) -> list[str]:
 
 
 def output_file(texts: Path, output: Path | None) -> Path:
-    """The file for the embeddings; raises InputError for an unknown suffix or an unwritable file."""
+    """Return the file for the embeddings; raises InputError for an unknown suffix or an unwritable file."""
     path = output or texts.with_suffix(".npy")
     if path.suffix not in SUFFIXES:
         raise InputError.at("--into", f"{str(path)!r} is neither {' nor '.join(SUFFIXES)}; end the name in one of them")
@@ -150,7 +153,7 @@ def embed(
     precision: AskedPrecision,
     execution: Execution,
 ) -> TextEmbeddings:
-    """The embedding of each text by some layers, combined; 0 is the embeddings, and −1 the last layer.
+    """Return the embedding of each text by some layers, combined; 0 is the embeddings, and −1 the last layer.
 
     Texts longer than the sequence length of pre-training lose their end. Raises InputError where a layer does not exist.
     """

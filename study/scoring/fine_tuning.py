@@ -75,7 +75,7 @@ class FineTuning(pl.LightningModule):
         return self.trainer.global_step
 
     def rows_at(self, step: int) -> tuple[str, NDArray[np.int64]]:
-        """The split of a step, from 0, and its inputs."""
+        """Return the split of a step, from 0, and its inputs."""
         if self.taught_order is not None and step < self.taught_steps:
             return UNLABELLED, self.taught_order.at(step)
         return "train", self.order.at(step - self.taught_steps)
@@ -96,7 +96,7 @@ class FineTuning(pl.LightningModule):
         return logits
 
     def training_step(self, batch: TaskBatch, batch_idx: int) -> Tensor:
-        """The loss of one step; `batch_idx` does not matter, the optimiser step does."""
+        """Return the loss of one step; `batch_idx` does not matter, the optimiser step does."""
         del batch_idx
         seed_dropout(self.device, stream_seed(Stream.TASK_DROPOUT, self.config.seed, self.steps_done))
         split, rows = self.rows_at(self.steps_done)
@@ -108,7 +108,7 @@ class FineTuning(pl.LightningModule):
         return loss
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Tensor:
-        """The mean loss of a batch."""
+        """Return the mean loss of a batch."""
         spec = self.data.task.spec
         if spec.kind == "spans":
             spans_BxSx2 = masked_spans(logits, batch.attended)
@@ -120,7 +120,7 @@ class FineTuning(pl.LightningModule):
         return F.cross_entropy(logits, batch.labels)
 
     def taught_loss(self, logits_BxC: Tensor, batch: TaskBatch) -> Tensor:
-        """The mean loss against what the teacher says of these texts."""
+        """Return the mean loss against what the teacher says of these texts."""
         assert self.taught_NxC is not None
         spec, taught_BxC = self.data.task.spec, self.taught_NxC.to(logits_BxC.device)[batch.rows]
         if spec.multi_label:
@@ -187,12 +187,12 @@ class FineTuning(pl.LightningModule):
         self._resumed = time.perf_counter()
 
     def predict_test(self, precision: Precision) -> list[Any]:
-        """The predictions for test with the weights of the best epoch, which the module keeps."""
+        """Return the predictions for test with the weights of the best epoch, which the module keeps."""
         return self._predictions("test", self.logits_of("test", precision))
 
     @torch.inference_mode()
     def logits_of(self, split: str, precision: Precision) -> Logits:
-        """The logits for a split with the weights of the best epoch, in the order of its inputs."""
+        """Return the logits for a split with the weights of the best epoch, in the order of its inputs."""
         self.model.load_state_dict(self.best["weights"])
         if self.in_int8:
             multiply_in_int8(self.model.encoder)
@@ -250,7 +250,7 @@ class FineTuning(pl.LightningModule):
 
 
 def recipe_of(config: ScoreConfig, steps: int) -> Recipe:
-    """The recipe of a score's knobs."""
+    """Return the recipe of a score's knobs."""
     knobs = config.knobs
     return Recipe(
         learning_rate=knobs.learning_rate,

@@ -110,7 +110,7 @@ class _Taught(NamedTuple):
 
 
 def _taught(scoring: ScoreAttempt, task: TaskData) -> _Taught:
-    """What the teacher says, kept beside the checkpoints for a resumed student.
+    """Return what the teacher says, kept beside the checkpoints for a resumed student.
 
     The teacher is fine-tuned on train in a folder of its own, which is then removed.
     """
@@ -144,7 +144,7 @@ def _taught(scoring: ScoreAttempt, task: TaskData) -> _Taught:
 
 
 def _trained(scoring: ScoreAttempt, data: TaskInputs, taught_NxC: Tensor | None) -> tuple[FineTuning, float]:
-    """A module at its last step, with the seconds that it took."""
+    """Return a module at its last step, with the seconds that it took."""
     config, folder, execution, checkpoint = scoring.config, scoring.folder, scoring.execution, scoring.checkpoint
     model = task_model(config, scoring.run, data)
     module = FineTuning(config, data, model, in_int8=scoring.in_int8, taught_NxC=taught_NxC)
@@ -177,7 +177,7 @@ def _trained(scoring: ScoreAttempt, data: TaskInputs, taught_NxC: Tensor | None)
 
 
 def task_model(config: ScoreConfig, run: Pretrained, data: TaskInputs) -> TaskModel:
-    """The model of a score: the run's encoder, or one with random weights, under a new head."""
+    """Return the model of a score: the run's encoder, or one with random weights, under a new head."""
     kind, outputs = head_of(data.task)
     architecture, dropout = run.config.architecture, config.knobs.dropout
     model = TaskModel(architecture, len(data.pieces), kind, outputs, dropout, config.seed)

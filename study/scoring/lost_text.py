@@ -24,7 +24,7 @@ class LostText(NamedTuple):
 
 
 def lost_share(tokenizer: Tokenizer, examples: Sequence[Example]) -> float:
-    """The share of the non-space characters of examples that a tokeniser loses; of many examples, by some of them."""
+    """Return the share of the non-space characters of examples that a tokeniser loses; of many examples, by some of them."""
     of_each = [texts_of(example) for example in examples]
     characters = sum(len(text) for texts in of_each for text in texts)
     every = max(1, -(-characters // LOOKED_AT_CHARACTERS))
@@ -34,13 +34,16 @@ def lost_share(tokenizer: Tokenizer, examples: Sequence[Example]) -> float:
 
 
 def lost_text(tokenizer: Tokenizer, task: TaskData) -> LostText:
-    """What a tokeniser loses of a task's worst split."""
+    """Return what a tokeniser loses of a task's worst split."""
     shares = {split: lost_share(tokenizer, examples) for split, examples in task.splits.items()}
     return LostText(*max(shares.items(), key=lambda one: one[1]))
 
 
 def lost_notes(tokenizers: Mapping[str, Tokenizer], tasks: Iterable[TaskData]) -> Iterator[str]:
-    """A warning for each task of which a tokeniser loses more than MOST_UNKNOWN; of several, with the tokeniser's name."""
+    """Yield a warning for each task of which a tokeniser loses more than MOST_UNKNOWN.
+
+    Of several, with the tokeniser's name.
+    """
     for task in tasks:
         for name, tokenizer in tokenizers.items():
             lost = lost_text(tokenizer, task)

@@ -24,7 +24,7 @@ Logits = list[NDArray[np.float64]]
 
 
 def head_of(task: TaskData) -> tuple[HeadKind, int]:
-    """The head of a task and the number of its outputs."""
+    """Return the head of a task and the number of its outputs."""
     match task.spec.kind:
         case "tokens":
             return "tokens", len(task.labels)
@@ -35,7 +35,7 @@ def head_of(task: TaskData) -> tuple[HeadKind, int]:
 
 
 def split_logits(logits: Tensor, batch: TaskBatch, inputs: Inputs) -> Logits:
-    """The logits of a batch, input by input."""
+    """Return the logits of a batch, input by input."""
     values = logits.detach().double().cpu().numpy()
     if inputs.word_places is None:
         return list(values)
@@ -44,7 +44,7 @@ def split_logits(logits: Tensor, batch: TaskBatch, inputs: Inputs) -> Logits:
 
 
 def predictions(task: TaskData, split: str, inputs: Inputs, logits: Logits) -> list[Any]:
-    """The prediction for each example: a class index, a number, the classes of its words, or the text of an answer.
+    """Return the prediction for each example: a class index, a number, the classes of its words, or the text of an answer.
 
     Of several labels, 0 or 1 for each: those with a probability above a half.
     """
@@ -93,7 +93,7 @@ MOST_ANSWER = 30
 
 
 def best_span(start_S: NDArray[np.float64], end_S: NDArray[np.float64], begin: int, end: int) -> tuple[float, int, int]:
-    """The span within [begin, end) with the highest sum of start and end logits, with that sum.
+    """Return the span within [begin, end) with the highest sum of start and end logits, with that sum.
 
     Every span of at most MOST_ANSWER pieces is considered, which an n-best list of starts and ends can miss.
     """
@@ -109,7 +109,7 @@ def best_span(start_S: NDArray[np.float64], end_S: NDArray[np.float64], begin: i
 def answers(
     examples: Sequence[SpanExample], inputs: Inputs, logits: Sequence[NDArray[np.float64]], unanswerable: bool = False
 ) -> list[str]:
-    """The answer to each question: the text of the best span over all windows; `logits` are (S, 2) for each input.
+    """Return the answer to each question: the text of the best span over all windows; `logits` are (S, 2) for each input.
 
     With `unanswerable` a question has none, an empty text, where the span of [CLS] alone outdoes the best in every window, as
     in BERT's and transformers' code for SQuAD 2.0 with a threshold of zero.

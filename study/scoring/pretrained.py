@@ -75,7 +75,7 @@ class Pretrained:
         return record.data_fingerprint
 
     def max_length(self, requested: int | None) -> int:
-        """The longest input in tokens: as requested, else the sequence length of pre-training.
+        """Return the longest input in tokens: as requested, else the sequence length of pre-training.
 
         Raises InputError where the encoder has fewer positions.
         """
@@ -91,13 +91,13 @@ class Pretrained:
         return self.config.recipe.weights == "int8"
 
     def state(self) -> dict[str, Tensor]:
-        """The weights in fp32; raises InputError where the file is missing or damaged."""
+        """Return the weights in fp32; raises InputError where the file is missing or damaged."""
         from study.model.trained_weights import trained_weights
 
         return trained_weights(self.folder)
 
     def masked_language_model(self, seed: int | None = None) -> MaskedLanguageModel:
-        """The model with its weights, multiplied as they are stored, or with random ones by a seed."""
+        """Return the model with its weights, multiplied as they are stored, or with random ones by a seed."""
         from study.model.masked_language_model import MaskedLanguageModel
         from study.model.rounding import multiply_in_int8
 
@@ -110,7 +110,7 @@ class Pretrained:
 
 
 def train_text(run: Pretrained) -> Iterator[str]:
-    """The first MOST_TEXT characters of a run's training documents."""
+    """Yield the first MOST_TEXT characters of a run's training documents."""
     characters = 0
     for split, text in CorpusText(run.config.data).documents("Reading the text", Tally()):
         if split == "train":
@@ -122,5 +122,5 @@ def train_text(run: Pretrained) -> Iterator[str]:
 
 @lru_cache(maxsize=2)
 def pretrained(path: Path) -> Pretrained:
-    """The run in a folder, cached while a worker scores it on several tasks."""
+    """Return the run in a folder, cached while a worker scores it on several tasks."""
     return Pretrained(RunFolder(path))

@@ -79,7 +79,7 @@ def _with_last_layers(
 def _best_strength(
     config: ScoreConfig, data: TaskInputs, features: dict[str, NDArray[np.float32]]
 ) -> tuple[float, dict[str, float], list[Any]]:
-    """The best strength on dev, with every metric on dev and the predictions for test."""
+    """Return the best strength on dev, with every metric on dev and the predictions for test."""
     mean, deviation = features["train"].mean(0), features["train"].std(0) + 1e-6
     scaled = {split: (found - mean) / deviation for split, found in features.items()}
     targets = _targets(data)

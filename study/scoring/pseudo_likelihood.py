@@ -67,7 +67,7 @@ class PseudoLikelihood:
         self.device = next(model.parameters()).device
 
     def __call__(self, sentences: Sequence[str], stop: StopSignal) -> tuple[NDArray[np.float64], NDArray[np.bool_], int]:
-        """The score of each sentence, whether it was cut, and the number of encoded tokens.
+        """Return the score of each sentence, whether it was cut, and the number of encoded tokens.
 
         Raises Preempted on an order to stop.
         """
@@ -121,7 +121,7 @@ class MaskedInputs:
 
 
 def words_of(text: str, encoding: Encoding) -> NDArray[np.int64]:
-    """The word of each piece: as the tokeniser splits, and at white space where it does not."""
+    """Return the word of each piece: as the tokeniser splits, and at white space where it does not."""
     if not encoding.ids:
         return np.zeros(0, dtype=np.int64)
     own, spaced = np.array(encoding.word_ids, dtype=np.int64), spaced_words(encoding.offsets, text)

@@ -83,7 +83,7 @@ def rows(scored: Scored) -> list[ScoreRow]:
 
 
 def score_table(scored: Scored) -> tuple[Table | str, ...]:
-    """The rows as a table, and notes on its columns."""
+    """Return the rows as a table, and notes on its columns."""
     names = label_runs(scored.target)
     shown = [
         (_task_words(row), (names[row.run_id], *_cells(row)), "")
@@ -108,7 +108,7 @@ def score_table(scored: Scored) -> tuple[Table | str, ...]:
 
 
 def _task_words(row: ScoreRow) -> str:
-    """A task with its metric and baselines, such as `trec, accuracy: majority 0.2260, words 0.7500`."""
+    """Return a task with its metric and baselines, such as `trec, accuracy: majority 0.2260, words 0.7500`."""
     kept = [f"{word} {row.baselines[name]:.4f}" for name, word in _BASELINES.items() if name in row.baselines]
     return f"{row.task}, {row.metric}{': ' if kept else ''}{', '.join(kept)}"
 
@@ -120,7 +120,7 @@ def _cells(row: ScoreRow) -> tuple[str, ...]:
 
 
 def score_values(scored: Scored) -> list[dict[str, object]]:
-    """The rows as plain values."""
+    """Return the rows as plain values."""
     return [asdict(row) for row in rows(scored)]
 
 

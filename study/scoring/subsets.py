@@ -17,7 +17,7 @@ from study.tasks.task_spec import Kind
 
 @lru_cache(maxsize=16)
 def loaded_task(name: str, data: Path | None) -> TaskData:
-    """A task with its examples, cached for the next score of this process."""
+    """Return a task with its examples, cached for the next score of this process."""
     return load_task(name, data)
 
 
@@ -33,7 +33,7 @@ class PlannedTask:
     fingerprint: str
 
     def read(self) -> TaskData:
-        """The task; raises InputError where its examples have changed."""
+        """Return the task; raises InputError where its examples have changed."""
         task = subset(loaded_task(self.requested, self.data), self.knobs)
         if task.fingerprint != self.fingerprint:
             remedy = "restore them, or score the new ones"
@@ -42,7 +42,7 @@ class PlannedTask:
 
 
 def subset(task: TaskData, knobs: Knobs) -> TaskData:
-    """The task with at most as many examples as the knobs allow, the first of a fixed permutation of each split.
+    """Return the task with at most as many examples as the knobs allow, the first of a fixed permutation of each split.
 
     Raises InputError where only one label is left to learn.
     """

@@ -52,7 +52,7 @@ class Scored:
 
 
 def target(path: Path) -> Target:
-    """The run in a folder, or the runs that a sweep's answer uses: with tuning, those of each cell's best knobs.
+    """Return the run in a folder, or the runs that a sweep's answer uses: with tuning, those of each cell's best knobs.
 
     Raises InputError where the folder is neither, or has no completed run.
     """
@@ -79,7 +79,7 @@ def target(path: Path) -> Target:
 
 
 def single_run(path: Path) -> Pretrained:
-    """The run in a folder, or the only run that a sweep's answer uses.
+    """Return the run in a folder, or the only run that a sweep's answer uses.
 
     Raises InputError as `target` does, and where the run's weights are gone.
     """
@@ -112,7 +112,7 @@ def require_texts(runs: Iterable[Pretrained]) -> None:
 
 
 def label_runs(requested: Target) -> dict[str, str]:
-    """A label for each run by id: shape, variant, tokens and seed where they differ; the id where labels collide."""
+    """Return a label for each run by id: shape, variant, tokens and seed where they differ; the id where labels collide."""
     configs = {run.run_id: run.config for run in requested.runs}
     knobs = requested.sweep.distinguishing_knobs()
     several_budgets = len({config.tokens for config in configs.values()}) > 1
@@ -129,7 +129,7 @@ def label_runs(requested: Target) -> dict[str, str]:
 
 
 def runs_in_answer(sweep: SweepFolder) -> list[RunFolder]:
-    """The runs that a sweep's answer uses: at every seed those with the knobs that their cell chose.
+    """Return the runs that a sweep's answer uses: at every seed those with the knobs that their cell chose.
 
     Excluded runs, and runs of cells that the last launch lacks, are left out; without tuning all others are in.
     """
@@ -140,7 +140,7 @@ def runs_in_answer(sweep: SweepFolder) -> list[RunFolder]:
 
 
 def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...], requested: Collection[int]) -> list[RunRecord]:
-    """The usable records of a cell at its best knobs, none where no trial learned."""
+    """Return the usable records of a cell at its best knobs, none where no trial learned."""
 
     def tried(record: RunRecord) -> Tried[tuple[Any, ...]]:
         values = tuple(record.config.values_of(tuned).values())

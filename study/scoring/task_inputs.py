@@ -48,7 +48,7 @@ class Collator:
         self.inputs, self.pad, self.segments = inputs, pad, segments
 
     def __call__(self, rows: NDArray[np.int64]) -> TaskBatch:
-        """The batch of these inputs."""
+        """Return the batch of these inputs."""
         inputs = self.inputs
         lengths = inputs.tokens.lengths[rows]
         width = int(lengths.max())
@@ -91,7 +91,7 @@ class TrainingOrder:
         return -(-len(self.lengths) // self.batch)
 
     def at(self, step: int) -> NDArray[np.int64]:
-        """The inputs of step `step`, from 0."""
+        """Return the inputs of step `step`, from 0."""
         epoch, place = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             self._epoch, self._batches = epoch, self._of(epoch)
@@ -120,7 +120,7 @@ def evaluation_batches(lengths: NDArray[np.int64], tokens: int = EVALUATION_TOKE
 
 
 def padding_share(lengths: NDArray[np.int64], batches: list[NDArray[np.int64]]) -> float:
-    """The share of padding in these batches."""
+    """Return the share of padding in these batches."""
     places = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
     return 1 - float(sum(lengths[batch].sum() for batch in batches)) / places
 
@@ -165,7 +165,7 @@ class TaskInputs:
         return sum(inputs.truncated for inputs in self.splits.values())
 
     def collator(self, split: str) -> Collator:
-        """The collator of a split."""
+        """Return the collator of a split."""
         return Collator(self.splits[split], self.pad, self.segments)
 
 
@@ -174,7 +174,7 @@ _MOST_KEPT = 4
 
 
 def task_inputs(task: TaskData, run: Pretrained, knobs: Knobs) -> TaskInputs:
-    """The splits of a task as tokens of a run's tokeniser, cached for the next score of this process.
+    """Return the splits of a task as tokens of a run's tokeniser, cached for the next score of this process.
 
     Raises InputError where the encoder has too few positions.
     """

@@ -55,7 +55,7 @@ def measure(task: TaskData, split: str, predictions: Sequence[Any]) -> dict[str,
 
 
 def by_paradigm(examples: Sequence[Example], predictions: Sequence[float]) -> dict[str, float]:
-    """The accuracy on each paradigm of minimal pairs, sorted by name."""
+    """Return the accuracy on each paradigm of minimal pairs, sorted by name."""
     won: dict[str, list[float]] = defaultdict(list)
     for pair, prediction in zip(examples, predictions, strict=True):
         assert isinstance(pair, MinimalPair)
@@ -75,7 +75,7 @@ def answer_scores(example: SpanExample, prediction: str) -> tuple[float, float]:
 
 
 def normalised(answer: str) -> list[str]:
-    """The words of an answer in lower case, without punctuation and articles (Rajpurkar et al. 2016)."""
+    """Return the words of an answer in lower case, without punctuation and articles (Rajpurkar et al. 2016)."""
     kept = "".join(character for character in answer.lower() if character not in string.punctuation)
     return [word for word in kept.split() if word not in ("a", "an", "the")]
 
@@ -87,7 +87,7 @@ def _overlap_f1(predicted: list[str], gold: list[str]) -> float:
 
 
 def parts_of(task: TaskData, examples: Sequence[Example], predictions: Sequence[Any], metric: Metric) -> Parts:
-    """What each example adds to a metric."""
+    """Return what each example adds to a metric."""
     match metric:
         case "pearson" | "spearman":
             predicted = np.array(predictions, dtype=np.float64)
@@ -129,7 +129,7 @@ def _paradigms(pairs: Sequence[MinimalPair], predictions: Sequence[Any]) -> Part
     won = counts * np.asarray(predictions, dtype=np.float64)[:, None]
 
     def combine(sums: Floats) -> Floats:
-        """The mean over the paradigms that are there; a resample may miss a small one."""
+        """Return the mean over the paradigms that are there; a resample may miss a small one."""
         right, drawn = sums[..., : len(names)], sums[..., len(names) :]
         found: Floats = np.sum(right / np.maximum(drawn, 1), axis=-1) / np.count_nonzero(drawn, axis=-1)
         return found
@@ -225,7 +225,7 @@ def _micro_f1(sums: Floats) -> Floats:
 
 
 def _matthews(sums: Floats) -> Floats:
-    """The multi-class correlation (Gorodkin 2004); for two classes Matthews' own."""
+    """Return the multi-class correlation (Gorodkin 2004); for two classes Matthews' own."""
     right, meant, said = np.split(sums, 3, axis=-1)
     total = meant.sum(axis=-1)
     spread = (total**2 - (meant**2).sum(axis=-1)) * (total**2 - (said**2).sum(axis=-1))
@@ -251,7 +251,7 @@ class Interval:
 def interval(
     task: TaskData, split: str, predictions: Sequence[Any], metric: Metric | None = None, draws: int = 1000
 ) -> Interval:
-    """The bootstrap interval of a metric, by default the task's headline, over the examples of a split.
+    """Return the bootstrap interval of a metric, by default the task's headline, over the examples of a split.
 
     Ranks stay those of all examples. The same predictions give the same interval.
     """
@@ -262,7 +262,7 @@ def interval(
 
 
 def resampled_sums(parts_NxP: Floats, draws: int, generator: np.random.Generator) -> Floats:
-    """The sums of `draws` resamples with replacement: (draws, P)."""
+    """Return the sums of `draws` resamples with replacement: (draws, P)."""
     count = len(parts_NxP)
     sums = []
     for begin in range(0, draws, _CHUNK):

@@ -58,7 +58,7 @@ class Account:
     explanations: tuple[Explanation, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
-        """The account as plain values."""
+        """Return the account as plain values."""
         account: dict[str, object] = {
             "name": self.title,
             "shape": self.architecture.shape_name,
@@ -77,7 +77,7 @@ class Account:
         return account
 
     def to_text(self) -> str:
-        """The account as plain text tables."""
+        """Return the account as plain text tables."""
         parts = [self._components(), self._totals(), self._flops()]
         if self.memory:
             parts.append(self._memory())
@@ -126,7 +126,7 @@ TOTALS = {
 
 
 def totals(count: ParameterCount) -> dict[str, int]:
-    """The totals by their JSON names."""
+    """Return the totals by their JSON names."""
     return {
         "encoder": count.parameters_encoder,
         "encoder_with_pooler": count.parameters_encoder + count.parameters_pooler,
@@ -158,7 +158,7 @@ def account(
 
 
 def default_length(length: int | None, architectures: Sequence[Architecture]) -> int:
-    """The given length, else USUAL_LENGTH, or the fewest positions if smaller."""
+    """Return the given length, else USUAL_LENGTH, or the fewest positions if smaller."""
     return length if length is not None else min(USUAL_LENGTH, *(architecture.positions for architecture in architectures))
 
 
@@ -196,7 +196,7 @@ def explanations(
 
 
 def _named_model(a: Architecture) -> Iterator[Explanation]:
-    """The named model of this shape that differs least in all else, BERT's own first; none of another shape."""
+    """Yield the named model of this shape that differs least in all else, BERT's own first; none of another shape."""
     alike = [model for model in catalogue() if model.architecture.sizes == a.sizes]
     if not alike:
         return
@@ -211,7 +211,7 @@ def _named_model(a: Architecture) -> Iterator[Explanation]:
 
 
 def _differing(a: Architecture, other: Architecture) -> dict[str, Any]:
-    """The fields in which another architecture differs, with its values."""
+    """Return the fields in which another architecture differs, with its values."""
     own = a.model_dump()
     return {name: value for name, value in other.model_dump().items() if value != own[name]}
 

@@ -37,7 +37,7 @@ LABELS = {
 
 
 def measures(conditions: Conditions, latency: LatencyModel | None = None) -> dict[str, Measure]:
-    """The measures that changes are ranked by.
+    """Return the measures that changes are ranked by.
 
     `parameters` (unique tensors of the MLM model), `train_flops` per token, `memory_bytes` of training, and, with a latency
     model, `latency_seconds` of the encoder's forward pass.
@@ -71,7 +71,7 @@ class Effect:
         return self.after - self.before
 
     def to_dict(self) -> dict[str, float | None]:
-        """The effect as plain values."""
+        """Return the effect as plain values."""
         share = self.added / self.before
         return {"after": self.after, "added": self.added, "added_share": share, "elasticity": self.elasticity}
 
@@ -97,7 +97,7 @@ def parse_changes(base: Architecture, texts: Iterable[str]) -> list[ProposedChan
 
 
 def with_berts_ffn(base: Architecture, steps: Sequence[ProposedChange]) -> list[ProposedChange]:
-    """The changes, and beside each of the width that keeps a base's ffn of 4·H one whose ffn is 4·H too, as BERT's is.
+    """Return the changes, and beside each of the width that keeps a base's ffn of 4·H one whose ffn is 4·H too, as BERT's is.
 
     Its elasticity is that of the width.
     """
@@ -118,7 +118,7 @@ def with_berts_ffn(base: Architecture, steps: Sequence[ProposedChange]) -> list[
 def rank_changes(
     base: Architecture, steps: Sequence[ProposedChange], measured: Mapping[str, Measure], by: str = "parameters"
 ) -> list[Change]:
-    """The effects of changes, those that add most to the measure `by` first.
+    """Return the effects of changes, those that add most to the measure `by` first.
 
     Memory is known for encoders that study.model builds, latency for BERT-like ones; measures unknown for any model are left
     out. Raises InputError if `by` is.
@@ -191,7 +191,7 @@ def _effect(before: float, after: float, ratio: float | None) -> Effect:
 
 
 def _ratio(pairs: list[tuple[object, object]]) -> float | None:
-    """New over old if a single size changed."""
+    """Return new over old if a single size changed."""
     if len(pairs) != 1:
         return None
     old, new = pairs[0]
@@ -223,7 +223,7 @@ def _rows(base: NamedArchitecture, changes: Sequence[Change], name: str) -> list
 
 
 def changes_to_dict(base: NamedArchitecture, changes: Sequence[Change], by: str, conditions: Conditions) -> dict[str, object]:
-    """The ranked changes as plain values."""
+    """Return the ranked changes as plain values."""
     return {
         "base": base.title,
         "counted_at": asdict(conditions),
@@ -238,7 +238,7 @@ def changes_to_dict(base: NamedArchitecture, changes: Sequence[Change], by: str,
 
 
 def _answer(changes: Sequence[Change], by: str) -> list[str]:
-    """The change that adds most to each measure."""
+    """Return the change that adds most to each measure."""
     parts = [f"ranked by {LABELS[by][0]} added"]
     for name in changes[0].effects:
         added = [change.effects[name].added for change in changes]

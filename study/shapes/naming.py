@@ -46,7 +46,7 @@ def resolve_architecture(name: str, results: Path) -> NamedArchitecture:
 
 
 def _in_file(path: Path) -> Architecture:
-    """The architecture in a YAML file, alone or under `architecture` as in a run's config.yaml, with its objective's head."""
+    """Read the architecture in a YAML file, alone or under `architecture` as in a config.yaml, with its objective's head."""
     from study.base.yaml_files import read_yaml
     from study.config.recipe import Recipe
 
@@ -78,12 +78,12 @@ def _in_folder(path: Path) -> Architecture:
 
 
 def _of_run(run: RunFolder) -> Architecture:
-    """The architecture in a run's config.yaml, or else in its record."""
+    """Return the architecture in a run's config.yaml, or else in its record."""
     return _in_file(run.config_file) if is_there(run.config_file) else run.config().architecture
 
 
 def _of_id(run_id: str, results: Path) -> Architecture | None:
-    """The architecture of a run, by id or unique prefix."""
+    """Return the architecture of a run, by id or unique prefix."""
     from study.store.sweep_folder import runs_of_id
 
     runs = runs_of_id(run_id, results)

@@ -69,7 +69,7 @@ class Solved:
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The question, shapes, quantities and latency model as plain values."""
+        """Return the question, shapes, quantities and latency model as plain values."""
         rows = [
             {
                 "shape": shape.shape_name,
@@ -84,7 +84,7 @@ class Solved:
         return {"goals": goals, "question": self.question, "shapes": rows, "latency_model": latency, "notes": list(self.notes)}
 
     def to_text(self) -> str:
-        """The shapes as a plain text table."""
+        """Return the shapes as a plain text table."""
         rows = [["shape", "that of", *(_heading(name) for name in self.quantities)]]
         for shape in self.shapes:
             values = (_written(name, value) for name, value in self._values(shape).items())
@@ -96,7 +96,7 @@ class Solved:
 
 
 def named_shape(shape: Architecture) -> str | None:
-    """The named model of the same kind, depth, width, heads and ffn, BERT's own first; None without one."""
+    """Return the named model of the same kind, depth, width, heads and ffn, BERT's own first; None without one."""
     return _named_by_sizes().get((kind_words(shape), *shape.sizes))
 
 
@@ -146,7 +146,7 @@ class ShapeQuery:
     embedding_width: int | None = None
 
     def answer(self) -> Solved:
-        """The shapes that have the amounts.
+        """Return the shapes that have the amounts.
 
         Raises InputError for unreadable or unreachable amounts, and for latency without a table.
         """
@@ -179,7 +179,10 @@ class ShapeQuery:
         return Solved(goals, f"{question}{like} ({space})", tuple(shapes), quantities, self._latency_model, notes)
 
     def _reaching(self, shapes: Sequence[Architecture]) -> list[Architecture]:
-        """The shapes that reach the score, without other amounts the narrowest at each depth; raises InputError for none."""
+        """Return the shapes that reach the score, without other amounts the narrowest at each depth.
+
+        Raises InputError for none.
+        """
         score = self._quantities["score"]
         assert self.score is not None
         scores = {shape: score(shape) for shape in shapes}

@@ -69,14 +69,14 @@ def parsed(content: bytes | None, place: str, model: type[ModelT], remedy: str) 
 
 
 def array_content(values: NDArray[np.generic]) -> bytes:
-    """An array in NumPy's file format."""
+    """Return an array in NumPy's file format."""
     buffer = io.BytesIO()
     np.save(buffer, values, allow_pickle=False)
     return buffer.getvalue()
 
 
 def array_in(content: bytes, kind: type[ScalarT]) -> NDArray[ScalarT]:
-    """The vector in a NumPy file; raises ValueError for other content.
+    """Return the vector in a NumPy file; raises ValueError for other content.
 
     `np.load` parses the header as Python, so a flipped bit can raise anything.
     """
@@ -92,7 +92,7 @@ def file_once(file: Path, record: Strict) -> bool:
 
 
 def reason_in(file: Path, remedy: str) -> str | None:
-    """The reason in a file, None if missing; raises InputError with the remedy."""
+    """Return the reason in a file, None if missing; raises InputError with the remedy."""
     values = json_of(file, dict, remedy)
     if values is not None and "reason" not in values:
         raise InputError.at(str(file), f"is damaged: it has no reason; {remedy}")
@@ -114,7 +114,7 @@ def read_parquet(file: Path, remedy: str) -> pd.DataFrame:
 
 
 def as_read(table: pd.DataFrame) -> pd.DataFrame:
-    """A table with the types that it has when it is read from a Parquet file."""
+    """Return a table with the types that it has when it is read from a Parquet file."""
     import pandas as pd
 
     return pd.read_parquet(io.BytesIO(table.to_parquet(None, index=False)))

@@ -191,7 +191,7 @@ def remove_left_by_flock(lock_file: Path) -> None:
 
 
 def file_lock(path: Path, timeout: float = -1) -> FileLock:
-    """A lock by a file, for which it waits for ever without a timeout."""
+    """Return a lock by a file, for which it waits for ever without a timeout."""
     remove_left_by_flock(path)
     return FileLock(path, timeout)
 
@@ -203,7 +203,7 @@ class Watch:
         self.folder, self._pulse, self._changed = folder, pulse_of(folder), time.monotonic()
 
     def look(self) -> Pulse | None:
-        """The current pulse."""
+        """Return the current pulse."""
         if (pulse := pulse_of(self.folder)) != self._pulse:
             self._pulse, self._changed = pulse, time.monotonic()
         return pulse
@@ -214,7 +214,7 @@ class Watch:
         return time.monotonic() - self._changed > LEASE_SECONDS
 
     def holder(self) -> str | None:
-        """The owner, None without one or if silent."""
+        """Return the owner, None without one or if silent."""
         pulse = self.look()
         if pulse is None or pulse.ended or self.silent:
             return None
@@ -228,7 +228,7 @@ class Watches:
         self._watches: dict[Path, Watch] = {}
 
     def holder(self, folder: WorkFolder) -> str | None:
-        """The owner, None if there is none."""
+        """Return the owner, None if there is none."""
         watch = self._watches.get(folder.path) or Watch(folder)
         who = watch.holder()
         if who is not None or watch.silent:
@@ -248,7 +248,7 @@ def has_owner(folder: WorkFolder) -> bool:
 
 
 def seconds_since_beat(folder: WorkFolder) -> float | None:
-    """The age of the latest lease by file times and this machine's clock, None without attempts.
+    """Return the age of the latest lease by file times and this machine's clock, None without attempts.
 
     For display only: a Watch, which compares no clocks, decides who starts next.
     """
@@ -258,7 +258,7 @@ def seconds_since_beat(folder: WorkFolder) -> float | None:
 
 
 def seconds_since_write(file: Path) -> float | None:
-    """The age of a file by this machine's clock, None if missing."""
+    """Return the age of a file by this machine's clock, None if missing."""
     try:
         return max(0.0, time.time() - file.stat().st_mtime)
     except FileNotFoundError:
@@ -266,7 +266,7 @@ def seconds_since_write(file: Path) -> float | None:
 
 
 def pulse_of(folder: WorkFolder) -> Pulse | None:
-    """The latest attempt's pulse, None without attempts."""
+    """Return the latest attempt's pulse, None without attempts."""
     number = folder.attempts()
     if not number:
         return None
@@ -277,13 +277,13 @@ def pulse_of(folder: WorkFolder) -> Pulse | None:
 
 
 def hang_seconds() -> float:
-    """The time without a step that makes a run HUNG."""
+    """Return the time without a step that makes a run HUNG."""
     limit = os.environ.get(HUNG_AFTER)
     return HANG_SECONDS if limit is None else read_seconds(HUNG_AFTER, limit)
 
 
 def machine() -> str:
-    """An id of this machine, within which locks are visible: the kernel's boot id, or the host name."""
+    """Return an id of this machine, within which locks are visible: the kernel's boot id, or the host name."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -291,7 +291,7 @@ def machine() -> str:
 
 
 def _scheduled() -> dict[str, str]:
-    """The scheduler's job and node, if any."""
+    """Return the scheduler's job and node, if any."""
     names = {"slurm_job": "SLURM_JOB_ID", "slurm_node": "SLURMD_NODENAME"}
     return {name: os.environ[variable] for name, variable in names.items() if variable in os.environ}
 

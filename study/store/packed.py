@@ -58,12 +58,12 @@ class Packed:
         self._folders: dict[PackedTable, dict[str, set[str]]] = {}
 
     def content(self, name: str) -> bytes | None:
-        """A file's exact content, None if not packed."""
+        """Return a file's exact content, None if not packed."""
         entries = self._holding(name)
         return None if entries is None else entries.content(name)
 
     def json(self, name: str) -> bytes | None:
-        """A file's JSON value, perhaps with other white space, None if not packed."""
+        """Return a file's JSON value, perhaps with other white space, None if not packed."""
         entries = self._holding(name)
         return None if entries is None else entries.json(name)
 
@@ -77,7 +77,7 @@ class Packed:
                 yield from entries.names
 
     def names_in(self, folder: str) -> set[str]:
-        """The names in a folder below `runs/`."""
+        """Return the names in a folder below `runs/`."""
         below = (self._by_folder(table) for table in TABLES if table.may_hold_below(folder))
         return set[str]().union(*(names.get(folder, ()) for names in below))
 
@@ -99,14 +99,14 @@ class Packed:
         return self._folders[table]
 
     def _holding(self, name: str) -> Entries | None:
-        """The table that holds a file."""
+        """Return the table that holds a file."""
         for table in TABLES:
             if table.takes(name) and (entries := self._read(table)) is not None and name in entries.names:
                 return entries
         return None
 
     def _read(self, table: PackedTable) -> Entries | None:
-        """A table, None if the pack lacks it; raises InputError if missing or damaged."""
+        """Return a table, None if the pack lacks it; raises InputError if missing or damaged."""
         if table not in self._entries:
             self._entries[table] = self._decoded(table)
         return self._entries[table]
@@ -115,14 +115,14 @@ class Packed:
         return None if (content := self._intact(table)) is None else table.decode(content)
 
     def checked(self, tables: Collection[PackedTable]) -> list[str | None]:
-        """The SHA-256 of tables, None for one that the pack lacks; raises InputError if one is missing or damaged."""
+        """Return the SHA-256 of tables, None for one that the pack lacks; raises InputError if one is missing or damaged."""
         for table in tables:
             if table not in self._entries:
                 self._intact(table)
         return [self._manifest.sha256.get(table.file) for table in tables]
 
     def _intact(self, table: PackedTable) -> bytes | None:
-        """The content of a table, None if the pack lacks it; raises InputError if missing or damaged."""
+        """Return the content of a table, None if the pack lacks it; raises InputError if missing or damaged."""
         if (expected := self._manifest.sha256.get(table.file)) is None:
             return None
         file = self.path / table.file
@@ -144,7 +144,7 @@ class Packed:
 
 
 def pack_of(sweep: Path) -> Packed | None:
-    """The pack of a sweep, None if there is none."""
+    """Return the pack of a sweep, None if there is none."""
     folder = os.path.join(sweep, PACKED)
     try:
         status = os.stat(folder)
@@ -155,11 +155,11 @@ def pack_of(sweep: Path) -> Packed | None:
 
 @lru_cache(KEPT_OPEN)
 def _newest(folder: str, *_: int) -> Packed | None:
-    """The newest pack, cached until the folder's inode or time changes."""
+    """Return the newest pack, cached until the folder's inode or time changes."""
     numbers = pack_numbers(Path(folder))
     return Packed(Path(folder, str(numbers[-1]))) if numbers else None
 
 
 def pack_numbers(folder: Path) -> list[int]:
-    """The sorted numbers of the packs in a folder."""
+    """Return the sorted numbers of the packs in a folder."""
     return sorted(int(name) for name in names_in(folder) if name.isdecimal())

@@ -33,10 +33,10 @@ class Entries(ABC):
 
     @abstractmethod
     def content(self, name: str) -> bytes:
-        """The exact content of this file."""
+        """Return the exact content of this file."""
 
     def json(self, name: str) -> bytes:
-        """The JSON value of `content`, perhaps with other white space, if quicker."""
+        """Return the JSON value of `content`, perhaps with other white space, if quicker."""
         return self.content(name)
 
 
@@ -61,7 +61,7 @@ class PackedTable(ABC):
         )
 
     def encode_all(self, names: Iterable[str], contents: Mapping[str, bytes]) -> tuple[bytes, tuple[str, ...]]:
-        """The table of these files, and the names that it reproduces."""
+        """Return the table of these files, and the names that it reproduces."""
         names = [name for name in names if self.takes(name) and self.reads(contents[name])]
         while names:
             table = self.encode((name, contents[name]) for name in names)
@@ -78,11 +78,11 @@ class PackedTable(ABC):
 
     @abstractmethod
     def encode(self, files: Iterable[tuple[str, bytes]]) -> bytes:
-        """The table of these names and contents."""
+        """Return the table of these names and contents."""
 
     @abstractmethod
     def decode(self, table: bytes) -> Entries:
-        """The files in a table."""
+        """Return the files in a table."""
 
     def _keys_of(self, name: str) -> tuple[str, ...]:
         match = self._pattern.fullmatch(name)
@@ -109,12 +109,12 @@ class JsonLines(PackedTable):
         return isinstance(values, dict) and bool(values)
 
     def encode(self, files: Iterable[tuple[str, bytes]]) -> bytes:
-        """A line a file."""
+        """Return a line a file."""
         lines = (b'{"file":"%s",%s\n' % (name.encode(), to_json(from_json(content))[1:]) for name, content in files)
         return gzip.compress(b"".join(lines), mtime=0)
 
     def decode(self, table: bytes) -> Entries:
-        """The lines, parsed on request."""
+        """Return the lines, parsed on request."""
         lines = {}
         for line in gzip.decompress(table).splitlines():
             named, _, rest = line.partition(b'",')
@@ -128,11 +128,11 @@ class _JsonEntries(Entries):
         self._lines, self._end = lines, end
 
     def content(self, name: str) -> bytes:
-        """The object as the workbench writes it, a key a line."""
+        """Return the object as the workbench writes it, a key a line."""
         return to_json(from_json(self._lines[name]), indent=1) + self._end
 
     def json(self, name: str) -> bytes:
-        """The object on one line."""
+        """Return the object on one line."""
         return self._lines[name]
 
 
@@ -150,7 +150,7 @@ class MetricRows(PackedTable):
             return False
 
     def encode(self, files: Iterable[tuple[str, bytes]]) -> bytes:
-        """The rows of all files in turn."""
+        """Return the rows of all files in turn."""
         import pyarrow as pa
 
         tables = []
@@ -167,7 +167,7 @@ class MetricRows(PackedTable):
         return _parquet(table, self.keys, floats=[name for name in table.column_names if name not in self.keys])
 
     def decode(self, table: bytes) -> Entries:
-        """The rows of each file, written out on request."""
+        """Return the rows of each file, written out on request."""
         import pyarrow.parquet as pq
 
         rows = pq.read_table(io.BytesIO(table), read_dictionary=list(self.keys)).combine_chunks()
@@ -187,7 +187,7 @@ class _RowEntries(Entries):
         self._rows, self._spans = rows, spans
 
     def content(self, name: str) -> bytes:
-        """The rows as lines of JSON."""
+        """Return the rows as lines of JSON."""
         rows = self._rows.slice(*self._spans[name]).to_pylist()
         return b"".join(_line({key: value for key, value in row.items() if value is not None}) for row in rows)
 
@@ -204,7 +204,7 @@ class Losses(PackedTable):
         return True
 
     def encode(self, files: Iterable[tuple[str, bytes]]) -> bytes:
-        """A row a file."""
+        """Return a row a file."""
         import pyarrow as pa
 
         names, vectors = [], []
@@ -219,7 +219,7 @@ class Losses(PackedTable):
         return _parquet(table, (), floats=["losses_nats.list.element"])
 
     def decode(self, table: bytes) -> Entries:
-        """The vectors, made into files on request."""
+        """Return the vectors, made into files on request."""
         import pyarrow.parquet as pq
 
         rows = pq.read_table(io.BytesIO(table)).combine_chunks()
@@ -234,7 +234,7 @@ class _LossEntries(Entries):
         self._losses, self._positions = losses, positions
 
     def content(self, name: str) -> bytes:
-        """The vector in NumPy's file format."""
+        """Return the vector in NumPy's file format."""
         losses: NDArray[np.float64] = self._losses[self._positions[name]].values.to_numpy()
         return array_content(losses)
 
@@ -255,14 +255,14 @@ class Verbatim(PackedTable):
         return isinstance(content, bytes)
 
     def encode(self, files: Iterable[tuple[str, bytes]]) -> bytes:
-        """A row a file."""
+        """Return a row a file."""
         import pyarrow as pa
 
         names, contents = zip(*files, strict=True)
         return _parquet(pa.table({"file": pa.array(names, pa.string()), "content": pa.array(contents, pa.large_binary())}))
 
     def decode(self, table: bytes) -> Entries:
-        """The files."""
+        """Return the files."""
         import pyarrow.parquet as pq
 
         rows = pq.read_table(io.BytesIO(table))
@@ -275,7 +275,7 @@ class _VerbatimEntries(Entries):
         self._contents = contents
 
     def content(self, name: str) -> bytes:
-        """The stored content."""
+        """Return the stored content."""
         return self._contents[name]
 
 
@@ -306,7 +306,7 @@ def _line(row: Mapping[str, float]) -> bytes:
 
 
 def _parquet(table: Any, dictionaries: Collection[str] = (), floats: Collection[str] = ()) -> bytes:
-    """A table as Parquet; byte streams halve floats, whose high bytes are similar."""
+    """Return a table as Parquet; byte streams halve floats, whose high bytes are similar."""
     import pyarrow.parquet as pq
 
     sink = io.BytesIO()

@@ -190,7 +190,7 @@ def _remove(folder: SweepFolder, names: Iterable[str]) -> None:
 
 
 def _loose(folder: SweepFolder) -> Iterator[str]:
-    """The files in run folders by their paths below `runs/`; raises InputError for a linked folder, whose files stay."""
+    """Yield the files in run folders by their paths below `runs/`; raises InputError for a linked folder, whose files stay."""
     for run in folder.runs():
         if run.path.is_symlink():
             raise InputError.at(str(run.path), "is a link, whose files packing would remove; put the folder itself there")

@@ -69,7 +69,7 @@ class Environment(Strict):
 
 
 def _measured(speed: object) -> object:
-    """A speed, None for the 0 that earlier versions wrote for runs without steps."""
+    """Return a speed, None for the 0 that earlier versions wrote for runs without steps."""
     return speed or None
 
 
@@ -322,18 +322,18 @@ def fill_left_out(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def dotted(config: RunConfig) -> dict[str, Any]:
-    """A configuration under dotted keys, with ledger values (`ledger_value`)."""
+    """Return a configuration under dotted keys, with ledger values (`ledger_value`)."""
     return {knob: ledger_value(knob, value) for knob, value in flatten(config.to_dict()).items()}
 
 
 def cell_of(config: RunConfig, tuned: tuple[str, ...], data_fingerprint: str) -> str:
-    """The fingerprint of a run's data and configuration without tuned knobs and seed."""
+    """Return the fingerprint of a run's data and configuration without tuned knobs and seed."""
     shared = {key: value for key, value in flatten(config.without_paths()).items() if key not in (*tuned, "seed")}
     return fingerprint_of(shared | {"data_fingerprint": data_fingerprint})
 
 
 def validation_of(config: RunConfig, data_fingerprint: str) -> str:
-    """The fingerprint of a validation set and masks, without paths: losses are comparable only if equal.
+    """Return the fingerprint of a validation set and masks, without paths: losses are comparable only if equal.
 
     It covers objective rtd, whose loss is that of telling replaced tokens, and no masked word's.
     """
@@ -352,5 +352,5 @@ def counts_of(config: RunConfig, steps: int, teacher: Architecture | None = None
 
 
 def timestamp() -> str:
-    """The UTC time in ISO 8601, in whole seconds."""
+    """Return the UTC time in ISO 8601, in whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")

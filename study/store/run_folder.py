@@ -91,22 +91,22 @@ class RunFolder(WorkFolder):
             write_atomically(self.config_file, config.to_yaml().encode())
 
     def config(self) -> RunConfig:
-        """The configuration, from the record, which reads thirty times faster, or config.yaml."""
+        """Return the configuration, from the record, which reads thirty times faster, or config.yaml."""
         record = self.record()
         return RunConfig.from_yaml(self.config_file) if record is None else record.config
 
     def weights_remedy(self) -> str:
-        """The remedy for missing weights."""
+        """Return the remedy for missing weights."""
         if (packed := self.packed) is not None and self.run_id in packed.run_ids:
             return "its sweep is packed, which keeps none: put the file there, or train the run under another --results"
         return "fetch it, or train the run again (move its folder away and launch)"
 
     def branch(self, step: int) -> Path:
-        """The state after a step from which a shorter budget branches."""
+        """Return the state after a step from which a shorter budget branches."""
         return self.path / f"branch-{step:010d}"
 
     def branch_steps(self) -> list[int]:
-        """The steps after which the run has left its state for others."""
+        """Return the steps after which the run has left its state for others."""
         return [step_of(states[-1]) for branch in self.path.glob("branch-*") if (states := checkpoints_in(branch))]
 
     def leave_rows(self, step: int) -> None:
@@ -135,7 +135,7 @@ class RunFolder(WorkFolder):
         write_atomically(self.orders_file, orders.model_dump_json(exclude_none=True).encode())
 
     def orders(self) -> Orders:
-        """The sweep's orders."""
+        """Return the sweep's orders."""
         return self.read_as(self.orders_file, Orders, "remove it; the next launch writes it anew") or Orders()
 
     def write_prune(self, reason: str) -> None:
@@ -154,11 +154,11 @@ class RunFolder(WorkFolder):
             write_atomically(self.trunk_file, trunk.model_dump_json().encode())
 
     def trunk(self) -> Trunk | None:
-        """The run that trained the first steps, or None."""
+        """Return the run that trained the first steps, or None."""
         return self.read_as(self.trunk_file, Trunk, "remove the run's folder to train the run again")
 
     def spent(self, tokens: int, batch_tokens: int) -> dict[str, Any]:
-        """A record's trunk fields: tokens that the run itself trained on, and the branch point."""
+        """Return a record's trunk fields: tokens that the run itself trained on, and the branch point."""
         trunk = self.trunk()
         if trunk is None:
             return {"spent_tokens": tokens}
@@ -171,11 +171,11 @@ class RunFolder(WorkFolder):
             file.unlink(missing_ok=True)
 
     def rank_file(self, rank: int) -> Path:
-        """The error of a non-leading rank, for the leader."""
+        """Return the error of a non-leading rank, for the leader."""
         return self.path / f"rank-{rank}.json"
 
     def rank_files(self) -> Iterator[Path]:
-        """The error files of all ranks."""
+        """Return the error files of all ranks."""
         return self.path.glob("rank-*.json")
 
     def file_record(self, record: RunRecord) -> bool:
@@ -183,7 +183,7 @@ class RunFolder(WorkFolder):
         return file_once(self.record_file, record)
 
     def record(self) -> RunRecord | None:
-        """The record, None until the run has ended; a run whose exclusion cannot be read is excluded with a warning."""
+        """Return the record, None until the run has ended; a run whose exclusion cannot be read is excluded with a warning."""
         if (record := self.read_as(self.record_file, RunRecord, "move it away to train the run again")) is None:
             return None
         found, problems = map_readable(RunFolder.excluded, [self])
@@ -209,7 +209,10 @@ class RunFolder(WorkFolder):
         _write_array(self.byte_losses_file, losses.astype(np.float64))
 
     def byte_losses(self, bits: float) -> NDArray[np.float64]:
-        """The losses of masked words, in nats; raises InputError if they are not those of a record with these bits per byte."""
+        """Return the losses of masked words, in nats.
+
+        Raises InputError if they are not those of a record with these bits per byte.
+        """
         content, remedy = self.content(self.byte_losses_file), f"study exclude {pasted(self.path)} --reason ..."
         losses = None
         with contextlib.suppress(ValueError):
@@ -220,7 +223,7 @@ class RunFolder(WorkFolder):
         return losses
 
     def validation_losses(self) -> NDArray[np.float64]:
-        """Summed nats of each validation sequence; raises InputError if missing or damaged."""
+        """Return the summed nats of each validation sequence; raises InputError if missing or damaged."""
         try:
             if (content := self.content(self.validation_losses_file)) is None:
                 raise FileNotFoundError
@@ -255,7 +258,7 @@ class RunFolder(WorkFolder):
         _write_array(self.validation_documents_file, documents.astype(np.int32))
 
     def validation_documents(self) -> NDArray[np.int64] | None:
-        """The document of each validation sequence, None in earlier versions; raises InputError if damaged."""
+        """Return the document of each validation sequence, None in earlier versions; raises InputError if damaged."""
         if (content := self.content(self.validation_documents_file)) is None:
             return None
         try:
@@ -271,7 +274,7 @@ def _write_array(file: Path, values: NDArray[np.generic]) -> None:
 
 
 def teacher_architecture(config: RunConfig, planned: PlannedRuns = NONE_PLANNED) -> Architecture | None:
-    """The teacher's architecture; None without a teacher or its record.
+    """Return the teacher's architecture; None without a teacher or its record.
 
     `planned` are runs, by id, that may not have begun.
     """
@@ -281,7 +284,7 @@ def teacher_architecture(config: RunConfig, planned: PlannedRuns = NONE_PLANNED)
 
 
 def init_from_depth(config: RunConfig, planned: PlannedRuns = NONE_PLANNED) -> int | None:
-    """The depth of the run whose weights initialise this one; None without one or its record, or if they are grown.
+    """Return the depth of the run whose weights initialise this one; None without one or its record, or if they are grown.
 
     `planned` are runs, by id, that may not have begun.
     """
@@ -299,7 +302,7 @@ def _architecture_of(named: InitFrom | Teacher | None) -> Architecture | None:
 
 
 def flops_before(config: RunConfig) -> float | None:
-    """The `train_flops` of all runs without which this one could not be trained, each counted once.
+    """Return the `train_flops` of all runs without which this one could not be trained, each counted once.
 
     They are the run that it starts from, its teacher, and what these start from and learn from in turn. None without any, or
     without the record of one.
@@ -319,6 +322,6 @@ def flops_before(config: RunConfig) -> float | None:
 
 
 def expected_flops(config: RunConfig, steps: int, planned: PlannedRuns = NONE_PLANNED) -> float:
-    """The `train_flops` of this many steps, with a teacher's forward passes if its record is here or it is `planned`."""
+    """Return the `train_flops` of this many steps, with a teacher's forward passes if its record is here or it is `planned`."""
     per_token = config.flops_per_token_with(teacher_architecture(config, planned))["train_flops"]
     return per_token * (steps * config.recipe.batch_tokens)

@@ -167,7 +167,7 @@ class ScoreFolder(WorkFolder):
         return file_once(self.record_file, record)
 
     def score(self) -> ScoreRecord | None:
-        """The record, None until the score has ended."""
+        """Return the record, None until the score has ended."""
         return self.read_as(self.record_file, ScoreRecord, _SCORE_AGAIN)
 
 
@@ -188,12 +188,12 @@ class BaselineFolder(WorkFolder):
 
 
 def score_folder(run: RunFolder, score_id: str) -> ScoreFolder:
-    """The folder of one score of a run."""
+    """Return the folder of one score of a run."""
     return ScoreFolder(run.scores / score_id)
 
 
 def scores_of(run: RunFolder) -> list[ScoreRecord]:
-    """The ended scores of a run, by id; raises InputError for one that cannot be read."""
+    """Return the ended scores of a run, by id; raises InputError for one that cannot be read."""
     ended = (score_folder(run, name).score() for name in run.names(run.scores))
     return [record for record in ended if record is not None]
 
@@ -204,13 +204,13 @@ def file_baseline(folder: SweepFolder, record: BaselineRecord) -> None:
 
 
 def baseline(folder: SweepFolder, task: str, task_fingerprint: str) -> BaselineRecord | None:
-    """The baselines of a task, None if missing."""
+    """Return the baselines of a task, None if missing."""
     file = _baseline_file(folder, task, task_fingerprint)
     return parsed(content_of(file), str(file), BaselineRecord, _SCORE_AGAIN)
 
 
 def readable_scores(runs: Iterable[RunFolder]) -> list[ScoreRecord]:
-    """The ended scores of runs; unreadable ones are logged."""
+    """Return the ended scores of runs; unreadable ones are logged."""
     folders = (score_folder(run, name) for run in runs for name in run.names(run.scores))
     ended, problems = map_readable(ScoreFolder.score, folders)
     warn_of(problems)
@@ -218,7 +218,7 @@ def readable_scores(runs: Iterable[RunFolder]) -> list[ScoreRecord]:
 
 
 def scores_in(folder: SweepFolder) -> pd.DataFrame:
-    """The table of `scores` of a sweep."""
+    """Return the table of `scores` of a sweep."""
     return scores(readable_scores(folder.runs()))
 
 
@@ -230,7 +230,7 @@ def write_scores(folder: SweepFolder) -> pd.DataFrame:
 
 
 def series(scores: pd.DataFrame) -> pd.Series[str]:
-    """The series of each row of a table of scores (see `scores`); only one series is comparable.
+    """Return the series of each row of a table of scores (see `scores`); only one series is comparable.
 
     Named by task, frozen features, and knobs or examples if they differ under one name.
     """
@@ -286,7 +286,7 @@ def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
 
 
 def chosen(group: list[ScoreRecord]) -> list[ScoreRecord]:
-    """The completed records of one encoder and task at the best knobs on dev, ranked by `study.config.tuned_values`.
+    """Return the completed records of one encoder and task at the best knobs on dev, ranked by `study.config.tuned_values`.
 
     A diverged score ranks last; other failures do not count. Nothing is chosen if none completed at the grid's seeds.
     """
@@ -296,14 +296,14 @@ def chosen(group: list[ScoreRecord]) -> list[ScoreRecord]:
 
 
 def _tried(record: ScoreRecord) -> Tried[tuple[Any, ...]]:
-    """A score's result for its knobs; without dev it ranks after those with it."""
+    """Return a score's result for its knobs; without dev it ranks after those with it."""
     completed = record.state == "COMPLETED" and record.test is not None
     loss = None if not completed else math.inf if record.dev is None else -record.dev
     return Tried(record.config.seed, tuned_values(record.config), loss, completed or record.state == "DIVERGED")
 
 
 def tuned_values(config: ScoreConfig) -> tuple[Any, ...]:
-    """The values of the knobs that a grid varies."""
+    """Return the values of the knobs that a grid varies."""
     return tuple(getattr(config.knobs, name) for name in TUNED)
 
 

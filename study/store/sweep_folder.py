@@ -69,7 +69,7 @@ class LockFiles:
         return self.folder / f".{self.name}.stop"
 
     def holder(self) -> dict[str, Any] | None:
-        """The holder of the lock, None if unknown."""
+        """Return the holder of the lock, None if unknown."""
         return json_of(self.holder_file, dict, f"remove it; it only says by whom the sweep is {self.what}")
 
 
@@ -105,7 +105,7 @@ class SweepFolder(Folder):
 
     @classmethod
     def of(cls, run: RunFolder) -> SweepFolder:
-        """The sweep of a run's folder."""
+        """Return the sweep of a run's folder."""
         return cls(run.path.parent.parent)
 
     @property
@@ -139,11 +139,11 @@ class SweepFolder(Folder):
         return self.path.parent / ".homes"
 
     def run(self, run_id: str) -> RunFolder:
-        """The folder of one run."""
+        """Return the folder of one run."""
         return RunFolder(self.runs_folder / run_id)
 
     def home(self, run_id: str) -> RunFolder:
-        """The folder in which a run is trained, in the first sweep that started it (study.running.sharing)."""
+        """Return the folder in which a run is trained, in the first sweep that started it (study.running.sharing)."""
         link = self.homes / run_id
         try:
             target = Path(os.readlink(link)).parts
@@ -156,11 +156,11 @@ class SweepFolder(Folder):
         return SweepFolder(self.path.parent / target[1]).run(run_id) if target[1] != self.name else self.run(run_id)
 
     def siblings(self) -> list[SweepFolder]:
-        """The other sweeps in the same results folder."""
+        """Return the other sweeps in the same results folder."""
         return [folder for folder in _folders_of_runs(self.path.parent) if folder.path != self.path]
 
     def runs(self, start: str = "") -> list[RunFolder]:
-        """The planned, started or packed runs whose id has this start, by id; reading a folder out of reach says so."""
+        """Return the planned, started or packed runs whose id has this start, by id; reading a folder out of reach says so."""
         return [*self._runs(start)]
 
     def _runs(self, start: str = "", read_at_once: bool = False) -> Iterator[RunFolder]:
@@ -175,13 +175,13 @@ class SweepFolder(Folder):
 
     @garbage_collection_paused()  # collections would walk all records
     def records(self) -> list[RunRecord]:
-        """The records of all ended runs by id; unreadable ones are logged."""
+        """Return the records of all ended runs by id; unreadable ones are logged."""
         records, problems = self.read_records()
         warn_of(problems)
         return records
 
     def read_records(self) -> tuple[list[RunRecord], list[Problem]]:
-        """The records of all ended runs by id, and the problems of unreadable ones.
+        """Return the records of all ended runs by id, and the problems of unreadable ones.
 
         A copied record, of another run than its folder's, is refused: it would count twice.
         """
@@ -194,12 +194,12 @@ class SweepFolder(Folder):
             raise InputError(problems)
 
     def others_records(self) -> list[RunRecord]:
-        """The records of the sibling sweeps."""
+        """Return the records of the sibling sweeps."""
         return [record for sibling in self.siblings() for record in sibling.records()]
 
     @garbage_collection_paused()
     def ledger(self, records: list[RunRecord] | None = None) -> pd.DataFrame:
-        """The records, read now if not given, as a table."""
+        """Return the records, read now if not given, as a table."""
         records = self.records() if records is None else records
         return ledger(records, tuned=self.sweep().tuned, cells=self.cells())
 
@@ -210,13 +210,13 @@ class SweepFolder(Folder):
         return table
 
     def current_ledger(self) -> pd.DataFrame | None:
-        """What `write_ledger` would write now; None for what is no launched sweep or has no runs here, as an import."""
+        """Return what `write_ledger` would write now; None for what is no launched sweep or has no runs here, as an import."""
         if not is_there(self.sweep_file) or not any(self._runs()):
             return None
         return as_read(self._checked_ledger()) if (written := self.written_ledger()) is None else written
 
     def written_ledger(self) -> pd.DataFrame | None:
-        """The ledger from its file, if that was made from this pack and these files; else None.
+        """Return the ledger from its file, if that was made from this pack and these files; else None.
 
         So 10,000 packed runs are read in a second.
         """
@@ -228,14 +228,17 @@ class SweepFolder(Folder):
         return None
 
     def _made_from(self) -> str | None:
-        """What changes whenever the ledger of a packed sweep may; None beside run folders, which may change file by file."""
+        """Return what changes whenever the ledger of a packed sweep may.
+
+        None beside run folders, which may change file by file.
+        """
         if (packed := self.packed) is None or names_in(self.runs_folder):
             return None
         files = [(content_of(file) or b"").decode(errors="replace") for file in (self.sweep_file, self.cells_file)]
         return fingerprint_of([version("scaling-study"), *packed.checked(_PACKS), *files])
 
     def _checked_ledger(self, records: list[RunRecord] | None = None) -> pd.DataFrame:
-        """The records, read now if not given, as a table, with what it was made from if nothing is missing or damaged.
+        """Return the records, read now if not given, as a table, with what it was made from if nothing is missing or damaged.
 
         Fits leave out runs whose sequence losses, which comparisons need, are missing or damaged; these are logged.
         """
@@ -253,7 +256,7 @@ class SweepFolder(Folder):
         return table
 
     def _damage(self, run_id: str, tokens: float, loss: float) -> str | None:
-        """The damage of a run's sequence losses in words; None if intact."""
+        """Return the damage of a run's sequence losses in words; None if intact."""
         run = self.run(run_id)
         if math.isnan(tokens or math.nan) and not run.holds(run.validation_losses_file):
             return None  # nothing was measured
@@ -271,7 +274,7 @@ class SweepFolder(Folder):
         return None
 
     def sweep(self) -> Sweep:
-        """The sweep as last launched, reread if changed; raises InputError if sweep.yaml is missing or unreadable."""
+        """Return the sweep as last launched, reread if changed; raises InputError if sweep.yaml is missing or unreadable."""
         try:
             status = self.sweep_file.stat()
         except OSError:
@@ -282,35 +285,35 @@ class SweepFolder(Folder):
         return self._read[1]
 
     def launched(self) -> Sweep | None:
-        """The sweep as last launched, None without a sweep.yaml, as for imported encoders."""
+        """Return the sweep as last launched, None without a sweep.yaml, as for imported encoders."""
         return self.sweep() if is_there(self.sweep_file) else None
 
     def goal_path(self) -> GoalPath | None:
-        """The path to the sweep's goal, None without one; raises InputError for a damaged file."""
+        """Return the path to the sweep's goal, None without one; raises InputError for a damaged file."""
         return parsed(content_of(self.goal_file), str(self.goal_file), GoalPath, "launch the sweep again")
 
     def tuned(self) -> tuple[str, ...]:
-        """The knobs that the sweep tunes."""
+        """Return the knobs that the sweep tunes."""
         return () if (sweep := self.launched()) is None else sweep.tuned
 
     def trial_seeds(self) -> tuple[int, ...]:
-        """The seeds at which tuned values are tried, none without tuning."""
+        """Return the seeds at which tuned values are tried, none without tuning."""
         return () if (sweep := self.launched()) is None else sweep.choosing_seeds
 
     def varied(self) -> tuple[str, ...]:
-        """The knobs that the sweep varies."""
+        """Return the knobs that the sweep varies."""
         return () if (sweep := self.launched()) is None else sweep.varied
 
     def distinguishing_knobs(self) -> tuple[str, ...]:
-        """The knobs that distinguish runs beside shape, rate and seed."""
+        """Return the knobs that distinguish runs beside shape, rate and seed."""
         return () if (sweep := self.launched()) is None else sweep.distinguishing_knobs
 
     def tags(self) -> tuple[str, ...]:
-        """The W&B tags of its runs."""
+        """Return the W&B tags of its runs."""
         return () if (sweep := self.launched()) is None else sweep.tags
 
     def cells(self) -> frozenset[str]:
-        """The cell ids of the sweep as launched."""
+        """Return the cell ids of the sweep as launched."""
         return frozenset(map(str, json_of(self.cells_file, list, "the next `study launch` writes it anew") or ()))
 
     def read_ledger(self) -> pd.DataFrame:
@@ -334,7 +337,7 @@ def _may_be_run(run: RunFolder) -> bool:
 
 
 def _own_record(run: RunFolder) -> RunRecord | None:
-    """The record of a run; raises InputError for another run's."""
+    """Return the record of a run; raises InputError for another run's."""
     record = run.record()
     if record is not None and record.run_id != run.run_id:
         message = f"is of run {record.run_id}, but its folder has another name; rename {pasted(run.path)}, or move it away"
@@ -343,7 +346,7 @@ def _own_record(run: RunFolder) -> RunRecord | None:
 
 
 def runs_of_id(run_id: str, results: Path) -> list[RunFolder]:
-    """The folders under `results` of the run with this id, or the only id that starts so.
+    """Return the folders under `results` of the run with this id, or the only id that starts so.
 
     Fewer than LEAST_OF_ID characters match nothing. Raises InputError if several ids match.
     """
@@ -356,13 +359,13 @@ def runs_of_id(run_id: str, results: Path) -> list[RunFolder]:
 
 
 def _folders_of_runs(results: Path) -> list[SweepFolder]:
-    """The folders under `results` with runs, loose or packed, by name."""
+    """Return the folders under `results` with runs, loose or packed, by name."""
     paths = {path.parent for kind in ("runs", PACKED) for path in results.glob(f"[!.]*/{kind}")}
     return [SweepFolder(path) for path in sorted(paths)]
 
 
 def sweeps_in(results: Path) -> dict[str, SweepFolder]:
-    """The sweeps at a folder and up to two levels below, by relative path, without hidden folders.
+    """Return the sweeps at a folder and up to two levels below, by relative path, without hidden folders.
 
     Raises InputError without sweeps or folder.
     """

@@ -65,7 +65,7 @@ class WorkFolder(Folder):
     """The number of folders below `runs/`."""
 
     def __init__(self, path: Path, packed: Packed | None = None, bare: bool = False) -> None:
-        """The work in a folder; `bare` says that the folder does not exist, so that the pack has all its files."""
+        """Open the work in a folder; `bare` says that the folder does not exist, so that the pack has all its files."""
         super().__init__(path)
         self._given, self._bare = packed, bare
 
@@ -79,7 +79,7 @@ class WorkFolder(Folder):
         return pack_of(sweep[0]) if sweep and runs.name == "runs" else None
 
     def content(self, file: Path) -> bytes | None:
-        """The content of a file, None if missing."""
+        """Return the content of a file, None if missing."""
         content = self._loose(file)
         return content if content is not None or (packed := self.packed) is None else packed.content(self._packed_name(file))
 
@@ -88,11 +88,11 @@ class WorkFolder(Folder):
         return self._is_loose(file) or ((packed := self.packed) is not None and self._packed_name(file) in packed)
 
     def standing(self, file: Path) -> Path:
-        """The path of a file, or of the pack that holds it."""
+        """Return the path of a file, or of the pack that holds it."""
         return file if self._is_loose(file) or (packed := self.packed) is None else packed.path
 
     def names(self, folder: Path) -> list[str]:
-        """The sorted names in a folder."""
+        """Return the sorted names in a folder."""
         packed, loose = self.packed, () if self._bare else names_in(folder)
         return sorted({*loose, *(() if packed is None else packed.names_in(self._packed_name(folder)))})
 
@@ -105,14 +105,14 @@ class WorkFolder(Folder):
         return json_in(*self._json(file), dict, remedy)
 
     def _json(self, file: Path) -> tuple[bytes | None, str]:
-        """The JSON text of a file, and its place for messages."""
+        """Return the JSON text of a file, and its place for messages."""
         if (content := self._loose(file)) is not None or (packed := self.packed) is None:
             return content, str(file)
         name = self._packed_name(file)
         return packed.json(name), f"{packed.path}: {name}"
 
     def _loose(self, file: Path) -> bytes | None:
-        """The content of a file in the folder itself, None if missing."""
+        """Return the content of a file in the folder itself, None if missing."""
         return None if self._bare else content_of(file)
 
     def _is_loose(self, file: Path) -> bool:
@@ -140,11 +140,11 @@ class WorkFolder(Folder):
         return number
 
     def attempt_file(self, number: int) -> Path:
-        """The file of an attempt: process, machine and start."""
+        """Return the file of an attempt: process, machine and start."""
         return self.path / "attempts" / f"{number:04d}.json"
 
     def attempt(self, number: int) -> dict[str, Any]:
-        """The content of an attempt's file."""
+        """Return the content of an attempt's file."""
         return self.read_values(self.attempt_file(number), f"remove it once nobody works on the {self.work}") or {}
 
     def remove_leftovers(self) -> None:
@@ -161,12 +161,12 @@ class WorkFolder(Folder):
             raise InputError.at(str(self.checkpoints), f"is a link; {remedy}")
 
     def attempts(self) -> int:
-        """The number of the latest attempt."""
+        """Return the number of the latest attempt."""
         names = self.names(self.path / "attempts")
         return max((int(name[:-5]) for name in names if name[:-5].isdigit() and name.endswith(".json")), default=0)
 
     def aside(self, name: str) -> Path:
-        """The path of a file put aside with the record, beside the latest attempt without one."""
+        """Return the path of a file put aside with the record, beside the latest attempt without one."""
         attempts, number = self.path / "attempts", max(1, self.attempts())
         while is_there(attempts / f"{number:04d}.record.json"):
             number += 1
@@ -187,7 +187,7 @@ class WorkFolder(Folder):
         return kept
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """The logged rows, up to a torn line; raises InputError for an invalid one."""
+        """Yield the logged rows, up to a torn line; raises InputError for an invalid one."""
         with self._opened_metrics() as lines:
             yield from (row for _, row in whole_rows(lines, str(self.metrics_file)))
 
@@ -197,7 +197,7 @@ class WorkFolder(Folder):
             return newest_rows(lines, str(self.metrics_file))
 
     def rows(self) -> Rows:
-        """The logged rows, to follow as they grow."""
+        """Return the logged rows, to follow as they grow."""
         return Rows(self._opened_metrics, str(self.metrics_file))
 
     def _opened_metrics(self) -> BinaryIO:
@@ -216,7 +216,7 @@ _WRITTEN = re.compile(rf"step-\d{{10}}-[0-9a-f]+\.(ckpt|damaged)|\.step-[a-z0-9_
 
 
 def written_in(checkpoints: Path) -> list[Path]:
-    """The files that runs wrote into a checkpoint folder, without links or a linked folder."""
+    """Return the files that runs wrote into a checkpoint folder, without links or a linked folder."""
     if checkpoints.is_symlink():
         return []
     files = (checkpoints / name for name in names_in(checkpoints) if _WRITTEN.fullmatch(name))
@@ -232,17 +232,17 @@ def _is_plain(file: Path) -> bool:
 
 
 def checkpoint_name(step: int, digest: str) -> str:
-    """The name of a step's checkpoint, with its SHA-256."""
+    """Return the name of a step's checkpoint, with its SHA-256."""
     return f"step-{step:010d}-{digest}.ckpt"
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, oldest first."""
+    """Return the checkpoints in a folder, oldest first."""
     return [file for file in written_in(folder) if file.suffix == ".ckpt"]
 
 
 def step_of(checkpoint: Path) -> int:
-    """The step after which a checkpoint was saved."""
+    """Return the step after which a checkpoint was saved."""
     return int(checkpoint.name.split("-")[1])
 
 
@@ -258,7 +258,7 @@ def whole_rows(lines: BinaryIO, place: str, lines_before: int = 0) -> Iterator[t
 
 
 def line_of(row: Mapping[str, float]) -> bytes:
-    """A row as a line of JSON, which has neither NaN nor infinity: a metric of such a value is left out."""
+    """Return a row as a line of JSON, which has neither NaN nor infinity: a metric of such a value is left out."""
     finite = {key: value for key, value in row.items() if math.isfinite(value)}
     return json.dumps(finite, allow_nan=False).encode() + b"\n"
 
@@ -278,7 +278,7 @@ class Rows:
         self._last = b""
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """The rows since the last call; raises InputError for an invalid line."""
+        """Yield the rows since the last call; raises InputError for an invalid line."""
         with self._opened() as lines:
             self.bytes_seen = lines.seek(0, os.SEEK_END)
             lines.seek(self._offset)
@@ -297,7 +297,7 @@ class Rows:
 
 
 def size_of(file: Path) -> int:
-    """The size of a file in bytes, 0 if missing."""
+    """Return the size of a file in bytes, 0 if missing."""
     try:
         return file.stat().st_size
     except FileNotFoundError:
@@ -313,7 +313,7 @@ def newest_rows(lines: BinaryIO, place: str) -> list[dict[str, Any]]:
 
 
 def newest_values(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The newest value of each metric in ordered rows."""
+    """Return the newest value of each metric in ordered rows."""
     values: dict[str, Any] = {}
     for row in rows:
         values |= row

@@ -55,12 +55,12 @@ Example = TextExample | TokensExample | SpanExample | MinimalPair
 
 
 def texts_among(examples: Sequence[Example]) -> list[TextExample]:
-    """The examples of a task of texts, none of another kind's."""
+    """Return the examples of a task of texts, none of another kind's."""
     return [example for example in examples if isinstance(example, TextExample)]
 
 
 def texts_of(example: Example) -> tuple[str, ...]:
-    """The texts of an example that an encoder reads; words as running text."""
+    """Return the texts of an example that an encoder reads; words as running text."""
     match example:
         case TextExample():
             return (example.text,) if example.text_b is None else (example.text, example.text_b)

@@ -134,7 +134,10 @@ def _source(spec: TaskSpec, roots: Sequence[Path]) -> tuple[TaskSource, Path | N
 
 
 def _unread(paths: Sequence[Path]) -> str:
-    """The first file at these paths, with any suffix, of a kind that is not read, and the kinds that are; empty without one."""
+    """Return the first file at these paths, with any suffix, of a kind that is not read, and the kinds that are.
+
+    Empty without one.
+    """
     for path in paths:
         if file := next(filter(Path.is_file, sorted(path.parent.glob(f"{glob.escape(path.name)}*"))), None):
             return f"; {file} is of no kind that is read: {', '.join(KINDS)}"
@@ -167,7 +170,7 @@ def _tables(spec: TaskSpec, source: TaskSource, pattern: Path | None, data: Path
 def _unlabelled(
     spec: TaskSpec, source: TaskSource, pattern: Path | None, data: Path | None, split: str, labels: Sequence[str]
 ) -> ExampleTable:
-    """A table of texts without labels, each with the same stand-in for one, which nobody reads."""
+    """Return a table of texts without labels, each with the same stand-in for one, which nobody reads."""
     columns = spec.columns(source)
     wanted = [column for role, column in columns.items() if role not in ("label", "id")]
     if pattern is None:
@@ -275,7 +278,7 @@ def _refuse_case_variants(names: set[str], place: str, column: str) -> None:
 
 
 def _as_seen(name: str) -> str:
-    """The name without case, quotes and invisible characters; true and false as the numbers that also stand for them."""
+    """Return the name without case, quotes and invisible characters; true and false as the numbers that also stand for them."""
     folded = unicodedata.normalize("NFKC", name).casefold()
     seen = "".join(character for character in folded if unicodedata.category(character) not in ("Cc", "Cf")).strip("\"' ")
     return {"false": "0", "true": "1"}.get(seen, seen or name)

@@ -44,13 +44,13 @@ def note_code(folder: SweepFolder) -> None:
 
 
 def code_of(folder: SweepFolder, started_at: str | None) -> CodeState | None:
-    """The code of what a launch started at a time, by default of the last launch; None if unknown."""
+    """Return the code of what a launch started at a time, by default of the last launch; None if unknown."""
     known = [entry for entry in _noted(folder) if started_at is None or entry.since <= started_at]
     return known[-1] if known else None
 
 
 def _noted(folder: SweepFolder) -> list[CodeState]:
-    """The entries in order; none, with a warning, if the file is damaged."""
+    """Return the entries in order; none, with a warning, if the file is damaged."""
     try:
         entries = json_of(folder.code_file, list, "the next launch writes it anew") or []
         return [CodeState.parse(entry, place=str(folder.code_file)) for entry in entries]
@@ -60,7 +60,7 @@ def _noted(folder: SweepFolder) -> list[CodeState]:
 
 
 def _here() -> CodeState | None:
-    """The code of the repository in which this process works."""
+    """Return the code of the repository in which this process works."""
     if (commit := _git("rev-parse", "HEAD")) is None:
         return None
     diff, remote = _git("diff", "--no-ext-diff", "--no-textconv", "HEAD"), _git("remote", "get-url", "origin")
@@ -69,7 +69,7 @@ def _here() -> CodeState | None:
 
 
 def _git(*words: str) -> str | None:
-    """What git says, None if it fails."""
+    """Return what git says, None if it fails."""
     try:
         done = subprocess.run(["git", *words], capture_output=True, timeout=GIT_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -78,7 +78,7 @@ def _git(*words: str) -> str | None:
 
 
 def _without_user(remote: str | None) -> str | None:
-    """The address of a remote without user and password, which may be secret; None without one."""
+    """Return the address of a remote without user and password, which may be secret; None without one."""
     if remote is None:
         return None
     parts = urlsplit(remote.strip())

@@ -77,7 +77,7 @@ class SyncReport:
     problems: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain values."""
+        """Return the report as plain values."""
         return asdict(self)
 
 
@@ -113,7 +113,7 @@ def mirror_sweep(
 
 
 def retry_seconds(errors: int) -> float:
-    """The wait after this many errors in a row."""
+    """Return the wait after this many errors in a row."""
     return float(min(MOST_RETRY_SECONDS, RETRY_SECONDS * 2 ** min(errors - 1, 16)))
 
 
@@ -216,7 +216,7 @@ class _Mirror:
         return True
 
     def _reach(self, open_run: Callable[[], OpenedT]) -> OpenedT:
-        """A W&B run; after a server failure, others wait too."""
+        """Return a W&B run; after a server failure, others wait too."""
         if self._unreachable is not None and time.monotonic() < self._server_retry_at:
             raise self._unreachable
         try:

@@ -61,7 +61,7 @@ class MirrorProcess:
         return left_behind(self._folder)
 
     def _log(self) -> IO[bytes]:
-        """The process's log, or the null device if unwritable."""
+        """Return the process's log, or the null device if unwritable."""
         try:
             self._folder.wandb.mkdir(exist_ok=True)
             return (self._folder.wandb / "mirror.log").open("ab")

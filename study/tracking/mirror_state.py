@@ -80,12 +80,12 @@ ANSWER = "answer"
 
 
 def state_file(folder: SweepFolder, name: str) -> Path:
-    """The file that notes what W&B holds of a run, by its id, or of the ANSWER."""
+    """Return the file that notes what W&B holds of a run, by its id, or of the ANSWER."""
     return folder.wandb / "mirrored" / f"{name}.json"
 
 
 def read_state(folder: SweepFolder, name: str, kind: type[StateT]) -> StateT | None:
-    """What W&B holds of a run or the answer; None if unknown, or its offline folder is gone."""
+    """Return what W&B holds of a run or the answer; None if unknown, or its offline folder is gone."""
     file = state_file(folder, name)
     if (content := content_of(file)) is None:
         return None
@@ -98,7 +98,7 @@ def read_state(folder: SweepFolder, name: str, kind: type[StateT]) -> StateT | N
 
 
 def own_files(files: Iterable[Path], folder: Path) -> list[Path]:
-    """The files that are there, without those to which links lead out of a folder."""
+    """Return the files that are there, without those to which links lead out of a folder."""
     return [file for file in files if is_there(file) and stays_in(file, folder)]
 
 
@@ -108,13 +108,13 @@ def has_weights(run: RunFolder) -> bool:
 
 
 def images(folder: SweepFolder) -> list[Path]:
-    """The figures that W&B shows: those drawn as PNG."""
+    """Return the figures that W&B shows: those drawn as PNG."""
     drawn = (folder.figures / name for name in names_in(folder.figures) if name.endswith(".png"))
     return [file for file in drawn if stays_in(file, folder.path)]
 
 
 def answer_files(folder: SweepFolder) -> list[Path]:
-    """The files of an answer, without those to which links lead out of the sweep's folder."""
+    """Return the files of an answer, without those to which links lead out of the sweep's folder."""
     tables = (folder.ledger_file, folder.scores_file)
     files = [folder.answer_file, folder.sweep_file, *tables, *(file.with_suffix(".csv") for file in tables)]
     files += [file for part in (folder.figures, folder.fits) if is_there(part) for file in files_below(part)]
@@ -122,7 +122,7 @@ def answer_files(folder: SweepFolder) -> list[Path]:
 
 
 def answer_sha256(folder: SweepFolder) -> str | None:
-    """The SHA-256 of a sweep's answer and its images; None without an answer."""
+    """Return the SHA-256 of a sweep's answer and its images; None without an answer."""
     if not stays_in(folder.answer_file, folder.path) or (text := content_of(folder.answer_file)) is None:
         return None
     digest = hashlib.sha256(text)
@@ -140,7 +140,7 @@ def answer_is_held(folder: SweepFolder, mode: Tracked) -> bool:
 
 
 def left_behind(folder: SweepFolder) -> list[str]:
-    """The ids of runs that W&B does not hold completely, and ANSWER if it lacks the answer."""
+    """Return the ids of runs that W&B does not hold completely, and ANSWER if it lacks the answer."""
     try:
         scores = scores_by_run(folder)
     except UNREADABLE:
@@ -155,7 +155,7 @@ def _is_covered(folder: SweepFolder, run: RunFolder, scores: Mapping[str, Scores
 
 
 def left_in_words(left: list[str]) -> str:
-    """What `left_behind` names, in words."""
+    """Return what `left_behind` names, in words."""
     runs = sum(name != ANSWER for name in left)
     return joined([*([plural(runs, "run")] if runs else []), *(["the answer"] if ANSWER in left else [])])
 
@@ -177,18 +177,18 @@ VIEWS = "views"
 
 
 def read_views(folder: SweepFolder) -> Views | None:
-    """The workspace and the report of a sweep, None if none were saved; raises InputError if damaged."""
+    """Return the workspace and the report of a sweep, None if none were saved; raises InputError if damaged."""
     return parsed(content_of(file := state_file(folder, VIEWS)), str(file), Views, "remove it to save new ones")
 
 
 def page_of(folder: SweepFolder) -> str | None:
-    """The address of a sweep's group on W&B's server; None if nothing of it is there."""
+    """Return the address of a sweep's group on W&B's server; None if nothing of it is there."""
     project_url = project_of(folder)
     return None if project_url is None else f"{project_url}/groups/{quote(wandb_group(folder), safe='')}/workspace"
 
 
 def project_of(folder: SweepFolder) -> str | None:
-    """The address of the project on W&B's server that holds a sweep; None if nothing of it is there."""
+    """Return the address of the project on W&B's server that holds a sweep; None if nothing of it is there."""
     runs = (read_state(folder, run.run_id, Mirrored) for run in folder.runs())
     for state in chain([read_state(folder, ANSWER, MirroredAnswer)], runs):
         if state is not None and state.mode == "online" and state.project_url is not None:
@@ -201,5 +201,5 @@ MOST_CHARACTERS = 128
 
 
 def wandb_group(folder: SweepFolder) -> str:
-    """The W&B group of a sweep's runs."""
+    """Return the W&B group of a sweep's runs."""
     return folder.name[:MOST_CHARACTERS]

@@ -66,7 +66,7 @@ class Unreachable(ConnectionError):
 
 
 def tracking_mode() -> Mode:
-    """The mode in which wandb would track here, by WANDB_MODE, settings files and login.
+    """Return the mode in which wandb would track here, by WANDB_MODE, settings files and login.
 
     Reads the environment, wandb's settings and netrc; never prompts, uses the network or prints a secret. Raises InputError for
     a setting that wandb refuses.
@@ -103,7 +103,7 @@ def end_session() -> None:
 
 
 def _settings() -> wandb.Settings:
-    """Settings of all W&B runs, with bounded waits: no console, host or system metrics, and no code but that of the launch."""
+    """Return all W&B runs' settings, with bounded waits: no console, host or system metrics, and no code but the launch's."""
     return wandb.Settings(
         silent=True,
         console="off",
@@ -310,13 +310,13 @@ class WandbAnswer(_Opened):
 
 
 def in_view(answer: str) -> str:
-    """The part of an answer above its folds, without figures and their captions, as W&B shows notes."""
+    """Return the part of an answer above its folds, without figures and their captions, as W&B shows notes."""
     above = answer.partition("\n<details")[0]
     return re.sub(r"!\[[^\]]*\]\([^)]*\)\n+(?:\*[^*\n]+\*\n+)?", "", above)[:MOST_OF_NOTES].strip()
 
 
 def shortened(name: str) -> str:
-    """A name within W&B's limit, with an ellipsis if cut."""
+    """Return a name within W&B's limit, with an ellipsis if cut."""
     return name if len(name) <= MOST_CHARACTERS else f"{name[: MOST_CHARACTERS - 1]}…"
 
 
@@ -326,7 +326,7 @@ def batch_seconds(runs: int) -> float:
 
 
 def tracked_config(config: RunConfig) -> dict[str, Any]:
-    """A run's configuration under dotted keys, with parameter totals and training FLOPs per token by convention.
+    """Return a run's configuration under dotted keys, with parameter totals and training FLOPs per token by convention.
 
     A teacher's FLOPs, which the configuration alone does not give, are in metrics and record.
     """
@@ -335,6 +335,6 @@ def tracked_config(config: RunConfig) -> dict[str, Any]:
 
 
 def tracked_summary(record: RunRecord) -> dict[str, Any]:
-    """The reached results of a record; `exclusion` exists if fits leave the run out."""
+    """Return the reached results of a record; `exclusion` exists if fits leave the run out."""
     values = record.model_dump(mode="json", exclude_none=True, exclude={*NO_COLUMNS})
     return values if record.exclusion is None else values | {"exclusion": record.exclusion}

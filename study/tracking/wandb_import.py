@@ -109,7 +109,7 @@ def _beside_ours(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cell(row: Mapping[str, Any], config: Mapping[str, Any], tuned: tuple[str, ...]) -> str:
-    """The cell of a run: our ledgers' if it is ours, else its configuration except knobs and seed."""
+    """Return the cell of a run: our ledgers' if it is ours, else its configuration except knobs and seed."""
     values: dict[str, Any] = {}
     for key, value in config.items():
         if key.split(".")[0] in OURS:
@@ -123,7 +123,7 @@ def _cell(row: Mapping[str, Any], config: Mapping[str, Any], tuned: tuple[str, .
 
 
 def of_one_kind(table: pd.DataFrame) -> pd.DataFrame:
-    """A ledger whose columns of mixed types become text; missing values stay missing."""
+    """Return a ledger whose columns of mixed types become text; missing values stay missing."""
     table = table.copy()
     objects = [name for name in table.columns if table[name].dtype == object]
     for name in objects:
@@ -134,7 +134,7 @@ def of_one_kind(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def online_runs(project: str, group: str | None) -> Iterator[WandbHistory]:
-    """A project's runs on the server with whole histories (`scan_history`; `history` would sample 500 rows)."""
+    """Yield a project's runs on the server with whole histories (`scan_history`; `history` would sample 500 rows)."""
     try:
         for run in wandb.Api().runs(project, filters={"group": group} if group else None):
             config = {key: _numbers(value) for key, value in run.config.items() if not key.startswith("_")}
@@ -151,7 +151,7 @@ _NO_JSON = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def _numbers(value: Any) -> Any:
-    """Logged or configured values, also nested, with words for numbers replaced."""
+    """Return logged or configured values, also nested, with words for numbers replaced."""
     if isinstance(value, Mapping):
         return {key: _numbers(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -169,7 +169,7 @@ def _finite(value: Any) -> Any:
 
 
 def offline_runs(folder: Path) -> Iterator[WandbHistory]:
-    """The runs in W&B's own folders; parts of a resumed run are joined."""
+    """Yield the runs in W&B's own folders; parts of a resumed run are joined."""
     histories: dict[str, WandbHistory] = {}
     files = (file for file in files_below(folder) if fnmatch(file.name, "run-*.wandb"))
     for file in sorted(files, key=lambda file: (file.parent.name, file.name)):
@@ -197,7 +197,7 @@ def _read_file(file: Path, run: WandbHistory) -> None:
 
 
 def records_in(data: bytes) -> Iterator[Any]:
-    """The protobuf records of a .wandb file: LevelDB's log format in 32 KiB blocks after a 7-byte header.
+    """Yield the protobuf records of a .wandb file: LevelDB's log format in 32 KiB blocks after a 7-byte header.
 
     Reading stops at the first wrong checksum, as a kill leaves it.
     """

@@ -44,7 +44,7 @@ SHAPES = ("architecture.depth", "architecture.width", "recipe.learning_rate")
 
 
 def panels_by_section(folder: SweepFolder) -> dict[str, list[Any]]:
-    """The panels of a sweep by section."""
+    """Return the panels of a sweep by section."""
     from wandb_workspaces.reports import v2 as wr
 
     scores = sorted({name for run in scores_by_run(folder).values() for name in run})
@@ -70,7 +70,7 @@ def _scatter(x: str, y: str, title: str, **options: Any) -> Any:
 
 
 def workspace_of(folder: SweepFolder, entity: str, project: str) -> Workspace:
-    """The workspace of a sweep in an entity's project."""
+    """Return the workspace of a sweep in an entity's project."""
     from wandb_workspaces import expr, workspaces
 
     sections = [workspaces.Section(name=name, panels=shown, is_open=True) for name, shown in panels_by_section(folder).items()]
@@ -81,7 +81,7 @@ def workspace_of(folder: SweepFolder, entity: str, project: str) -> Workspace:
 
 
 def report_of(folder: SweepFolder, entity: str, project: str) -> Report:
-    """The report of a sweep: its answer, as far as it was written, and the panels of the workspace."""
+    """Return the report of a sweep: its answer, as far as it was written, and the panels of the workspace."""
     from wandb_workspaces import expr
     from wandb_workspaces.reports import v2 as wr
 

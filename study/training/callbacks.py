@@ -164,7 +164,7 @@ class Clock(pl.Callback):
         self._start = self._start or time.perf_counter() - self._started
 
     def state_dict(self) -> dict[str, Any]:
-        """The seconds so far."""
+        """Return the seconds so far."""
         return {"seconds": self.seconds, "start_seconds": self.start_seconds, "run_id": self.run_id}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -200,7 +200,7 @@ class PruneOrder(pl.Callback):
 
 
 def shared_log_interval(config: RunConfig) -> int | None:
-    """Steps between logged rows if longer runs share this run's steps before the decay; else None.
+    """Return the steps between logged rows if longer runs share this run's steps before the decay; else None.
 
     It depends on the warmup, not the budget, so that all budgets log the same rows in shared steps.
     """
@@ -225,7 +225,7 @@ class Branching(pl.Callback):
         self._from: str | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The run that saves this state."""
+        """Return the run that saves this state."""
         return {"run_id": self.folder.run_id}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -54,7 +54,10 @@ class CompressionMethod:
 
     @classmethod
     def parse(cls, text: str) -> CompressionMethod:
-        """The methods of a text such as `layers=6:spread,int8`, which are applied together; raises InputError for others."""
+        """Return the methods of a text such as `layers=6:spread,int8`, which are applied together.
+
+        Raises InputError for others.
+        """
         found = cls(text)
         given: set[str] = set()
         for method in _methods(text):
@@ -70,12 +73,12 @@ class CompressionMethod:
 
 
 def _methods(text: str) -> list[str]:
-    """The methods of a text, whose commas also separate the layers of a list."""
+    """Return the methods of a text, whose commas also separate the layers of a list."""
     return re.split(r"(?<!\d),|,(?!\d)", ",".join(listed(text))) if listed(text) else []
 
 
 def _change(method: str, name: str, value: str) -> dict[str, Any]:
-    """The fields of a CompressionMethod that one word sets."""
+    """Return the fields of a CompressionMethod that one word sets."""
     if name in ("int8", "bf16") and not value:
         return {"weights": name}
     if name == "layers" and value:
@@ -109,7 +112,7 @@ def known_methods() -> str:
 
 
 def compressed_config(source: RunFolder, to: CompressionMethod) -> RunConfig:
-    """The run of no steps that a compression of a completed run is, on the source's text and validation masks.
+    """Return the run of no steps that a compression of a completed run is, on the source's text and validation masks.
 
     Raises InputError if it changes nothing, or more than the source has.
     """

@@ -55,7 +55,7 @@ class Execution:
     sharing: int = 1
 
     def of(self, config: RunConfig) -> Execution:
-        """The execution of a run; one of no steps is only validated, on one device with torch's own kernels."""
+        """Return the execution of a run; one of no steps is only validated, on one device with torch's own kernels."""
         return self if config.steps else replace(self, kernels="eager", devices=1, nodes=1)
 
     def check(self, config: RunConfig) -> None:
@@ -141,7 +141,7 @@ PEAK_FLOPS_PER_SECOND = {
 
 
 def peak_flops_per_second(execution: Execution, precision: Precision) -> float | None:
-    """The datasheet rate of all devices of a run, None if unknown (CPUs and MIG slices of a GPU)."""
+    """Return the datasheet rate of all devices of a run, None if unknown (CPUs and MIG slices of a GPU)."""
     if execution.device == "cpu":
         return None
     words = torch.cuda.get_device_name().replace("-", " ").split()
@@ -152,14 +152,14 @@ def peak_flops_per_second(execution: Execution, precision: Precision) -> float |
 
 
 def peak_memory_bytes(execution: Execution) -> int:
-    """This process's peak memory: on its GPU if it uses one, else on the machine."""
+    """Return this process's peak memory: on its GPU if it uses one, else on the machine."""
     if execution.device == "cuda":
         return int(torch.cuda.max_memory_allocated())
     return peak_resident_bytes()
 
 
 def environment(execution: Execution, precision: Precision) -> Environment:
-    """The environment of this process, for the record."""
+    """Return the environment of this process, for the record."""
     return Environment(
         hostname=socket.gethostname(),
         device=torch.cuda.get_device_name() if execution.device == "cuda" else "cpu",
@@ -178,7 +178,7 @@ def environment(execution: Execution, precision: Precision) -> Environment:
 
 
 def processor() -> str:
-    """The processor's name, with the instruction set that torch uses."""
+    """Return the processor's name, with the instruction set that torch uses."""
     return f"{processor_name()} ({torch.backends.cpu.get_cpu_capability()})"
 
 

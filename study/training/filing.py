@@ -124,7 +124,7 @@ def tidy(folder: WorkFolder, state: State) -> None:
 
 
 def failure_of(error: Exception) -> Outcome:
-    """The outcome of an attempt that raised an error: DIVERGED, OOM, or FAILED with the traceback in its log.
+    """Return the outcome of an attempt that raised an error: DIVERGED, OOM, or FAILED with the traceback in its log.
 
     Re-raises device errors: on a shared GPU one process's fault may fail all and destroy the context, so the process must end
     without a record and the run be retried.
@@ -145,7 +145,7 @@ def _of_memory(error: BaseException) -> bool:
 
 
 def _behind(error: BaseException) -> Iterator[BaseException]:
-    """An error with its causes, including those that torch.compile wraps."""
+    """Yield an error with its causes, including those that torch.compile wraps."""
     current: BaseException | None = error
     while current is not None:
         yield current
@@ -153,13 +153,13 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
 
 
 def reason_of(error: Exception) -> str:
-    """The reason that a record gives for an error; it names a full disk."""
+    """Return the reason that a record gives for an error; it names a full disk."""
     full = isinstance(error, OSError) and error.errno in FULL_DISK
     return f"disk full: {error}" if full else f"{type(error).__name__}: {error}"
 
 
 def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -> dict[str, Any]:
-    """The record's fields about the training itself; results not reached are omitted."""
+    """Return the record's fields about the training itself; results not reached are omitted."""
     config, folder = training.config, training.folder
     rows = list(_rows(folder))
     steps = config.steps if outcome.trained else max((row["trainer/step"] for row in rows), default=0)
@@ -197,7 +197,7 @@ def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -
 
 
 def _rows(folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """The rows of a run up to a damaged one, which made it fail; its record is filed anyway."""
+    """Yield the rows of a run up to a damaged one, which made it fail; its record is filed anyway."""
     with contextlib.suppress(InputError):
         yield from folder.metrics()
 
@@ -217,7 +217,7 @@ def _surroundings(training: Training) -> dict[str, Any]:
 
 
 def loss_spikes(losses: Sequence[float]) -> int:
-    """The number of spikes among the logged training losses.
+    """Return the number of spikes among the logged training losses.
 
     Source: the spike score of OLMo 2 (Team OLMo 2024, arXiv:2501.00656), which counts values seven deviations or more from the
     mean of the last 1,000 steps. Here it is also LEAST_RISE above that mean. Losses that are not finite count as missing.

@@ -181,7 +181,7 @@ def _folder_of(source: str) -> Path:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The file of weights, or the shards that an index names."""
+    """Return the file of weights, or the shards that an index names."""
     index = folder / _INDEX
     if is_there(folder / _WEIGHTS) or not is_there(index):
         return [folder / _WEIGHTS]
@@ -250,7 +250,7 @@ def _read_by(data: DataConfig, tokenizer: Path, architecture: Architecture) -> D
 
 
 def imported_tokenizer(folder: Path, kept: Path, vocabulary: int) -> tuple[bytes, int]:
-    """The encoder's tokeniser as a tokenizer.json, with its number of pieces, at most the padded `vocabulary`.
+    """Return the encoder's tokeniser as a tokenizer.json, with its number of pieces, at most the padded `vocabulary`.
 
     Raises InputError if the numbers differ by more than padding, or the sweep folder has another tokeniser.
     """

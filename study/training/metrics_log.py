@@ -80,6 +80,6 @@ def _number(value: float) -> int | float:
 
 
 def _lines_to(path: Path, step: int) -> Iterator[bytes]:
-    """The complete rows up to a step; raises InputError at a damaged one."""
+    """Return the complete rows up to a step; raises InputError at a damaged one."""
     rows = whole_rows(io.BytesIO(content_of(path) or b""), str(path))
     return (line_of(row) for _, row in takewhile(lambda row: row[1]["trainer/step"] <= step, rows))

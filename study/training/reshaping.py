@@ -111,7 +111,7 @@ def _unwidenable(given: Architecture) -> str | None:
 def grown(
     weights: Mapping[str, Tensor], given: Architecture, wanted: Architecture, grow: Grow, seed: int = 0
 ) -> dict[str, Tensor]:
-    """The weights of a MaskedLanguageModel of the wanted sizes that predicts what one of the given sizes does.
+    """Return the weights of a MaskedLanguageModel of the wanted sizes that predicts what one of the given sizes does.
 
     Number i of a wider axis copies number i mod its old size, so heads copy heads, and whatever reads c copies divides its
     weights by c (Net2WiderNet, Chen et al. 2016, arXiv:1511.05641, section 2.2; bert2BERT's FPI, Chen et al. 2022,
@@ -134,7 +134,7 @@ def grown(
 
 
 def _stacked(weights: Mapping[str, Tensor], depth: int, wanted: int) -> dict[str, Tensor]:
-    """The weights of the layers from `depth` to `wanted`, of no effect in pre-norm."""
+    """Return the weights of the layers from `depth` to `wanted`, of no effect in pre-norm."""
     found: dict[str, Tensor] = {}
     for name, tensor in weights.items() if wanted > depth else ():
         if (block := _BLOCK.fullmatch(name)) is not None:
@@ -144,7 +144,7 @@ def _stacked(weights: Mapping[str, Tensor], depth: int, wanted: int) -> dict[str
 
 
 def _norms_moved_back(weights: Mapping[str, Tensor], fresh: Mapping[str, Tensor], depth: int, wanted: int) -> dict[str, Tensor]:
-    """The last norm of `depth` layers as that of `wanted`, and fresh norms from where it stood."""
+    """Return the last norm of `depth` layers as that of `wanted`, and fresh norms from where it stood."""
     first, last = f"encoder.blocks.{depth - 1}.feed_forward_norm.", f"encoder.blocks.{wanted - 1}.feed_forward_norm."
     new = [f"encoder.blocks.{layer}.{norm}_norm." for layer in range(depth, wanted) for norm in ("attention", "feed_forward")]
     norms = {name: tensor for name, tensor in fresh.items() if name.startswith((first, *new))}
@@ -165,7 +165,7 @@ class _Widening:
         }
 
     def widened(self, name: str, tensor: Tensor) -> Tensor:
-        """A parameter by name with copies of its outputs, and shared weights of the copies that it reads."""
+        """Return a parameter by name with copies of its outputs, and shared weights of the copies that it reads."""
         *_, layer, kind = name.split(".")
         layer = kind if kind == "query_value_bias" else layer
         if name.startswith(DECODER_POSITIONS):
@@ -190,7 +190,7 @@ class _Widening:
         return tensor.index_select(dim, torch.cat([source + part * before for part in range(parts)]))
 
     def _shared(self, weight: Tensor, axis: Axis) -> Tensor:
-        """The columns of a weight copied, each times its share."""
+        """Return the columns of a weight copied, each times its share."""
         before, after = self.sizes[axis]
         copied = self._copied(weight, 1, axis)
         if before == after:
@@ -234,7 +234,7 @@ def unshrinkable(given: Architecture, wanted: Architecture) -> str | None:
 
 
 def shrunk(weights: Mapping[str, Tensor], given: Architecture, config: RunConfig, prepared: PreparedData) -> dict[str, Tensor]:
-    """The weights of `given` as those of the run's architecture: neurons left out first, then narrower tables."""
+    """Return the weights of `given` as those of the run's architecture: neurons left out first, then narrower tables."""
     wanted, shrinking = config.architecture, dict(weights)
     if given.ffn != wanted.ffn:
         shrinking = _pruned(shrinking, given, wanted.ffn, _Calibration(config, prepared))
@@ -403,7 +403,7 @@ def _narrower(table_VxD: Float[Tensor, "V D"], directions_ExD: Float[Tensor, "E 
 
 
 def _projection(weights: Mapping[str, Tensor], given: Architecture, directions_ExD: Float[Tensor, "E D"]) -> dict[str, Tensor]:
-    """The embedding norm without effect but norming, and the projection E → H with the old scales, bias and projection."""
+    """Return an embedding norm that only norms, and the projection E → H with the old scales, bias and projection."""
     width, wide = directions_ExD.shape
     scales_D, bias_D = torch.ones(wide, dtype=torch.float64), torch.zeros(wide, dtype=torch.float64)
     new: dict[str, Tensor] = {}
@@ -421,7 +421,7 @@ def _projection(weights: Mapping[str, Tensor], given: Architecture, directions_E
 
 
 def _fitted_head(hidden_NxH: Float[Tensor, "N H"], wanted_NxE: Float[Tensor, "N E"], given: Architecture) -> dict[str, Tensor]:
-    """The transform and norm of the MLM head whose outputs are nearest to `wanted_NxE` among linear transforms."""
+    """Return the transform and norm of the MLM head whose outputs are nearest to `wanted_NxE` among linear transforms."""
     ones_Nx1 = torch.ones(len(hidden_NxH), 1, dtype=torch.float64)
     inputs = torch.cat((hidden_NxH, ones_Nx1), 1)
     solved = torch.linalg.lstsq(inputs, wanted_NxE, driver="gelsd").solution

@@ -133,7 +133,7 @@ def _is_of_peers(error: Exception) -> bool:
 
 
 def _said_by_peer(folder: RunFolder, error: Exception) -> Outcome:
-    """The outcome that the lost rank left; raises PeerLost if it left none."""
+    """Return the outcome that the lost rank left; raises PeerLost if it left none."""
     end = time.monotonic() + PEER_SECONDS
     while rank() == 0 and time.monotonic() < end:
         for file in folder.rank_files():

@@ -33,7 +33,7 @@ _BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.(.+)")
 
 
 def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Tensor] | None:
-    """The initial weights of a run under its own names; None for fresh weights.
+    """Return the initial weights of a run under its own names; None for fresh weights.
 
     Raises InputError as check_trained_runs does, and if the weights are damaged.
     """
@@ -53,14 +53,14 @@ def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Ten
 
 
 def _with_segments(weights: dict[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
-    """The weights of an encoder, whose embeddings of segments are zeros if it had none, so that it computes the same."""
+    """Return the weights of an encoder, whose embeddings of segments are zeros if it had none, so that it computes the same."""
     if not architecture.segments or _SEGMENTS in weights:
         return weights
     return weights | {_SEGMENTS: torch.zeros(architecture.segments, architecture.summed_width)}
 
 
 def load_teacher(config: RunConfig, prepared: PreparedData) -> TeacherModel | None:
-    """The teacher of a run, None without one; raises InputError as starting_weights does."""
+    """Return the teacher of a run, None without one; raises InputError as starting_weights does."""
     if (teacher := config.recipe.teacher_run) is None:
         return None
     _raise_all(_problems_of_teacher(config, teacher.folder, prepared))
@@ -137,7 +137,7 @@ def _problems(
     prepared: PreparedData | None,
     predicts: bool,
 ) -> Iterator[Problem]:
-    """The first reason why another run cannot use a trained run, whose own head `predicts` masked words if needed."""
+    """Yield the first reason why another run cannot use a trained run, whose own head `predicts` masked words if needed."""
     record = folder.record()
     if record is None:
         remedy = f"give one that was trained (looked at {folder.path.absolute()})"
@@ -219,7 +219,7 @@ def _problems_of_tokenizer(given: RunRecord, data: DataConfig, prepared: Prepare
 
 
 def cut(weights: Mapping[str, Tensor], layers: Sequence[int]) -> dict[str, Tensor]:
-    """The weights of a MaskedLanguageModel with only these layers, renumbered; the rest is kept."""
+    """Return the weights of a MaskedLanguageModel with only these layers, renumbered; the rest is kept."""
     numbers = {layer: number for number, layer in enumerate(layers)}
     kept = {}
     for name, tensor in weights.items():

@@ -120,7 +120,7 @@ class Training:
         return Trained(module, validation, clock.seconds, clock.start_seconds, batches.masked_words)
 
     def _module(self, masker: Masker) -> MaskedLanguageModelling:
-        """The module to train; torch.compile is limited to the run's threads if it fuses kernels."""
+        """Return the module to train; torch.compile is limited to the run's threads if it fuses kernels."""
         config, execution = self.config, self.execution
         log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
         kernels = resolve_kernels(execution, self.precision)
@@ -208,7 +208,7 @@ def lightning_trainer(
 
 
 def validations_of(config: RunConfig) -> int:
-    """The number of validations of a run, the end included: at most ten, for at most 5% of the cost of training.
+    """Return the number of validations of a run, the end included: at most ten, for at most 5% of the cost of training.
 
     A validation token, a forward pass, costs a third of a training token; pairs are validated besides.
     """
@@ -225,7 +225,7 @@ def compile_on(threads: int) -> None:
 
 
 def rank() -> int:
-    """The rank of this process in its run, over all nodes, 0 if alone (torchrun's RANK)."""
+    """Return the rank of this process in its run, over all nodes, 0 if alone (torchrun's RANK)."""
     return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
 
 
