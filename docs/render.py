@@ -51,7 +51,7 @@ def commands_page() -> str:
 
 
 def sweep_file_page() -> str:
-    """Return the keys of a sweep file and of a run, with their types, defaults and meanings, from the models that check them."""
+    """Return the keys of a sweep file and of a run, with their types, defaults and meanings, from the models."""
     lines = ["# Sweep file", "", "The keys of a sweep file. How they work together: [Sweep files](../sweep-files.md).", ""]
     lines += [part for name, model in models_of(CellSweep, SearchSweep, GoalSweep) for part in section(name, model)]
     lines += ["## Keys of a run", "", "`base` sets them for all runs, `vary` and `tune` for some.", ""]
