@@ -9,11 +9,16 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from itertools import chain, pairwise
 from pathlib import Path
 
 import click
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from study import api
 from study.cli import commands
@@ -119,14 +124,64 @@ def test_the_findings_of_the_readme_are_those_of_their_answers() -> None:
         assert any(rounds_to(interval, pair) for pair in found), interval
 
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+PACKAGES = {canonicalize_name(Requirement(line).name) for line in chain(PROJECT["dependencies"], *EXTRAS.values())}
+TARGETS = {*re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)}
+PINNED = (ROOT / "requirements" / "torch.txt").read_text()
+
+
+def problems_of_pip(arguments: list[str]) -> list[str]:
+    """What `pip install` names that pyproject.toml does not: a package, an extra, or a version that is not the pinned one."""
+    command, *rest = arguments
+    named = [
+        Requirement(word) for before, word in pairwise(["", *rest]) if not word.startswith("-") and before != "--index-url"
+    ]
+    strange = [each.name for each in named if canonicalize_name(each.name) not in PACKAGES | {PROJECT["name"]}]
+    extras = [extra for each in named for extra in each.extras if extra not in EXTRAS]
+    pins = [str(each) for each in named if each.specifier and f"{each} " not in PINNED]
+    return [*([] if command == "install" else [command]), *strange, *extras, *pins]
+
+
+def problems_of_pytest(arguments: list[str]) -> list[str]:
+    """The test files that do not exist."""
+    return [word for word in arguments if word.startswith("tests/") and not (ROOT / word).exists()]
+
+
+def problems_of_script(name: str) -> Callable[[list[str]], list[str]]:
+    """A check that a package of pyproject.toml installs this program."""
+    return lambda _: (
+        [] if PACKAGES & {canonicalize_name(each.dist.name) for each in entry_points(name=name) if each.dist} else [name]
+    )
+
+
+def problems_of_completion(arguments: list[str]) -> list[str]:
+    """What a shell says that completes the words of `study` after this line."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    line = f'eval "{arguments[0]}" && complete -p study'
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=os.environ | {"PATH": path})
+    return [] if done.returncode == 0 and done.stdout.endswith(" study\n") else [done.stderr]
+
+
+OTHER_PROGRAMS: dict[str, Callable[[list[str]], list[str]]] = {
+    "pip": problems_of_pip,
+    "pytest": problems_of_pytest,
+    "eval": problems_of_completion,
+    "make": lambda targets: sorted({word for word in targets if "=" not in word} - TARGETS),
+    "python3": lambda arguments: [] if arguments == ["-m", "venv", ".venv"] else arguments,
+    "source": lambda arguments: [] if arguments == [".venv/bin/activate"] else arguments,
+    **{name: problems_of_script(name) for name in ("marimo", "optuna-dashboard", "pre-commit")},
+}
+"""What is wrong with the arguments of a documented command of another program."""
+
+
 @pytest.mark.parametrize(("document", "line"), sorted(set(shell_lines())))
 def test_a_documented_command_is_one(document: str, line: str) -> None:
     """Its name and options are known, and it has as many arguments as the command takes."""
     words = [word for word in shlex.split(line) if not re.fullmatch(r"[A-Z_]+=.*", word)]
-    if words[0] == "make":
-        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-        assert {word for word in words[1:] if "=" not in word} <= set(targets)
     if Path(words[0]).name != "study":
+        problem_of = OTHER_PROGRAMS[Path(words[0]).name]
+        assert problem_of(words[1:]) == [], line
         return
     name, *arguments = words[1:]
     command = commands.get_command(group := click.Context(commands, **commands.context_settings), name)
