@@ -1,6 +1,7 @@
 # Settings, on the command line or in the environment:
 #   PYTHON=python3.12    the interpreter that .venv is made with
 #   PIP_ARGS='...'       more arguments for pip, such as an index of your own
+#   UV_ARGS='...'        more arguments for uv, which makes the environments of `make oldest` and `make newest`
 #   AUDIT_ARGS='...'     more arguments for pip-audit, such as --ignore-vuln ID for what does not concern us
 #   TORCH=2.13.0         the version of torch that `make pins` pins, in place of the present one
 #   SWEEP=sweeps/x.yaml  the sweep that `make study` launches
@@ -9,6 +10,7 @@
 #   CHINCHILLA=x.csv     Epoch's points of Chinchilla's figure, for `make replicate`
 PYTHON ?= python3
 PIP_ARGS ?=
+UV_ARGS ?=
 AUDIT_ARGS ?=
 SWEEP ?= sweeps/depth_or_width.yaml
 RESULTS ?= results
@@ -20,14 +22,17 @@ LOCKED = --no-deps --require-hashes --only-binary :all:
 PIP_INSTALL = .venv/bin/python -m pip install $(PIP_ARGS)
 # Bytecode is written whatever the environment says: without it every process that a test starts compiles the package anew.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+RESOLUTION_oldest = lowest-direct
+RESOLUTION_newest = highest
 CHECK_VERSION = import sys; sys.version_info >= (3, 11) or sys.exit("scaling-study needs Python 3.11 or newer, not %d.%d; \
   name another one, as in: make install PYTHON=python3.12" % sys.version_info[:2])
 
 .DEFAULT_GOAL := help
-.PHONY: help install study test slow fuzz faults lint dashboard notebooks docs dist replicate bench latency reference reference-check audit pins
+.PHONY: help install study test slow fuzz faults lint dashboard notebooks docs dist replicate bench latency reference reference-check oldest newest \
+  audit pins
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s%s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "make %-17s%s\n", $$1, $$2 }' Makefile
 
 install: .venv/.installed ## make .venv with the pinned versions of what running needs
 
@@ -80,6 +85,11 @@ lint: .venv/.installed-dev ## check style, format and types
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
+
+oldest newest: .venv/tools/.installed ## run the fast tests with the oldest or newest versions that pyproject.toml allows
+	.venv/tools/bin/uv venv --quiet --clear --python $(PYTHON) .venv/$@
+	.venv/tools/bin/uv pip install $(UV_ARGS) --python .venv/$@ --resolution $(RESOLUTION_$@) -e '.[dev]'
+	$(subst .venv/bin,.venv/$@/bin,$(PYTEST)) -m "not slow and not faults"
 
 audit: .venv/tools/.installed ## look the pinned versions up among known vulnerabilities; needs the network
 	.venv/tools/bin/pip-audit --vulnerability-service osv --no-deps --disable-pip $(AUDIT_ARGS) \

@@ -748,7 +748,7 @@ def test_the_title_of_pairs_names_the_sides_that_are_lower_and_counts_averages_a
 
 
 def test_titles_state_what_is_found(evidence: Evidence) -> None:
-    first, *_ = title_of(paired_differences.draw(data := paired_differences.frame(evidence))).splitlines()
+    first = " ".join(title_of(paired_differences.draw(data := paired_differences.frame(evidence))).splitlines())
     pairs = data[data["family"] != paired_differences.AVERAGES]
     assert first.startswith(f"{(pairs['status'] == 'decided').sum()} of 12 pairs differ significantly: ")
     assert f"shallower better in {((pairs['status'] == 'decided') & (pairs['estimate_nats'] > 0)).sum()}" in first

@@ -770,7 +770,7 @@ def test_checkpoints_come_as_asked_or_as_their_cost_allows(
     [
         pytest.param({"objective": "mlm_nsp"}, 1e-4, marks=pytest.mark.slow),
         pytest.param({"objective": "rtd"}, 1e-3, marks=pytest.mark.slow),
-        ({"optimizer": "muon"}, 5e-2),
+        ({"optimizer": "muon", "learning_rate": 1e-3}, 5e-3),  # at 1e-2 gradients spike, and rounding to bf16 grows
     ],
     ids=["AdamW, over pairs", "AdamW, of replaced tokens", "Muon, in bf16"],
 )
