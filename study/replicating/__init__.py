@@ -1,1 +1,1 @@
-"""Reproductions of published fits from their data, one module per study. They know no sweeps."""
+"""Reproductions of published fits from their data, one function per study. They know no sweeps."""

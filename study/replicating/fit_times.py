@@ -20,7 +20,7 @@ from study.laws.law import Floats
 from study.laws.law_fits import fit_table
 from study.laws.observations import Observations
 from study.laws.reading import TableQuery
-from study.replicating import chinchilla
+from study.replicating.studies import EPOCH_ESTIMATES
 
 REFITS, SCIPY_REFITS = 4000, 40
 DELTA = 1e-3
@@ -71,7 +71,7 @@ def drawn(points: int) -> tuple[dict[str, Floats], Floats]:
     random = np.random.default_rng(0)
     columns = {"parameters": 10 ** random.uniform(7.7, 10.2, points), "tokens": 10 ** random.uniform(8.4, 11.5, points)}
     noise = np.exp(random.normal(0, 0.007, points))
-    return columns, LAWS["chinchilla"].predict(chinchilla.ESTIMATES, columns) * noise
+    return columns, LAWS["chinchilla"].predict(EPOCH_ESTIMATES, columns) * noise
 
 
 def measure() -> RefitTimes:

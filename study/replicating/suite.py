@@ -8,15 +8,12 @@ from pathlib import Path
 from study.base.durable_files import write_atomically
 from study.base.quantities import rounded_all
 from study.base.text import escape, table_of
-from study.replicating import chinchilla, olmo_ladder, open_lm, reconciliation
-from study.replicating import repeated_data as data_constraint
-from study.replicating.comparison import Study
+from study.replicating.studies import Study, chinchilla, data_constrained, olmo_ladder, open_lm, reconciliation
 
 
 def replicate(into: Path, chinchilla_points: Path | None) -> tuple[Study, ...]:
     """Run every replication and write `replications.json` and `replications.md`."""
-    others = (olmo_ladder, open_lm, data_constraint, reconciliation)
-    studies = (chinchilla.study(chinchilla_points), *(module.study() for module in others))
+    studies = (chinchilla(chinchilla_points), olmo_ladder(), open_lm(), data_constrained(), reconciliation())
     text = json.dumps(rounded_all([study.to_dict() for study in studies]), indent=1, ensure_ascii=False, allow_nan=False)
     write_atomically(into / "replications.json", text.encode() + b"\n")
     write_atomically(into / "replications.md", to_markdown(studies).encode())

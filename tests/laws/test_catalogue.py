@@ -9,7 +9,7 @@ from study.base.errors import InputError
 from study.laws.catalogue import LAWS, find_law
 from study.laws.estimation import Settings, fit
 from study.laws.law import Law
-from study.replicating.repeated_data import COEFFICIENTS
+from study.replicating.studies import MUENNIGHOFF
 from tests.points import TRUTHS, columns_of, observed
 
 EVERY_LAW = pytest.mark.parametrize("law", LAWS.values(), ids=list(LAWS))
@@ -92,9 +92,9 @@ def test_law_says_what_it_is(law: Law) -> None:
 
 def test_data_constrained_is_chinchilla_without_repeats_or_excess() -> None:
     columns = {"parameters": np.full(3, 1e9), "tokens": np.geomspace(1e11, 1e12, 3), "unique_tokens": np.full(3, 2e12)}
-    chinchilla = {name: COEFFICIENTS[name] for name in ("E", "A", "B", "alpha", "beta")}
+    chinchilla = {name: MUENNIGHOFF[name] for name in ("E", "A", "B", "alpha", "beta")}
     for name in ("data-constrained", "repeated-tokens"):
-        found = LAWS[name].predict(COEFFICIENTS, columns)
+        found = LAWS[name].predict(MUENNIGHOFF, columns)
         np.testing.assert_allclose(found, LAWS["chinchilla"].predict(chinchilla, columns), rtol=1e-12)
 
 
