@@ -1,6 +1,7 @@
-"""A cell of a sweep and the runs that it needs next: a pure function of the records.
+"""A cell of a sweep and the runs that it needs next, a pure function of the records; and the configuration of a run.
 
-The search of a cell starts at the best value of a cheaper one, its neighbour.
+The search of a cell starts at the best value of a cheaper one, its neighbour. Problems of a configuration are named by their
+paths in the sweep file.
 """
 
 from __future__ import annotations
@@ -15,17 +16,62 @@ from typing import Any
 
 import numpy as np
 
-from study.base.errors import InputError
+from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
-from study.base.schema import deep_merge, set_path
+from study.base.schema import deep_merge, flatten, set_path
 from study.config.effects import MAY_COINCIDE, training_key
+from study.config.recipe import Budget
 from study.config.run_config import RunConfig
-from study.config.sweep import CellSweep
+from study.config.sweep import MODEL, CellSweep, GoalSweep, SearchSweep, Sweep
 from study.config.tuned_values import Tried, best_values, rank
 from study.counting.parameters import parameters
 from study.planning.tuning import AT_ONCE, Line, next_indices, start_near
 from study.store.records import RunRecord
 from study.store.run_folder import NONE_PLANNED, PlannedRuns, expected_flops
+
+_OF_ARCHITECTURE = "architecture."
+
+
+def run_config(spec: Sweep, architecture: Mapping[str, Any], budget: Budget, knobs: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration of a sweep's run; vocabulary and positions default to those of the data.
+
+    `knobs` override the base. Raises InputError with paths of the sweep file.
+    """
+    data = spec.data_with(knobs)
+    template: dict[str, Any] = {
+        "architecture": {"vocabulary": data["tokenizer"]["vocabulary"], "positions": spec.data.sequence_length}
+        | dict(architecture),
+        "recipe": {"budget": budget.model_dump(exclude_none=True)},
+        "data": data,
+        "masking": spec.masking.model_dump(),
+        "seed": spec.first_seed,
+    }
+    values = deep_merge(template, spec.shared)
+    for path, value in knobs.items():
+        set_path(values, path, value)
+    try:
+        return RunConfig.parse(values)
+    except InputError as error:
+        name = "-".join(str(value) for value in architecture.values())
+        raise InputError(Problem(_place(spec, problem.place, name), problem.message) for problem in error.problems) from None
+
+
+def _place(spec: Sweep, path: str, shape: str = "") -> str:
+    if (place := spec.place_of(path)) is not None:
+        return place
+    if path in flatten(spec.base):
+        return f"base.{path}"
+    if path in flatten(spec.shared):
+        if path.startswith(_OF_ARCHITECTURE) and (model := spec.base.get("architecture", {}).get(MODEL)) is not None:
+            return f"base.architecture.{MODEL} ({model}) {path.removeprefix(_OF_ARCHITECTURE)}"
+        return f"preset ({spec.preset}) {path}"
+    if path.startswith("recipe.budget"):
+        return "pool.tokens" if isinstance(spec, GoalSweep) else "budgets"
+    if path.startswith(_OF_ARCHITECTURE) and not isinstance(spec, SearchSweep):
+        shapes = "pool" if isinstance(spec, GoalSweep) else "shapes"
+        return f"{shapes} ({shape}) {path.removeprefix(_OF_ARCHITECTURE)}" if shape else shapes
+    return f"base.{path}" if path.startswith(("recipe", "architecture")) else path
+
 
 Trial = tuple[RunConfig, ...]
 """The runs of one combination of tuned values, one for each trial seed."""

@@ -19,8 +19,8 @@ from study.counting.parameters import parameters
 from study.counting.solving import ShapeRules
 from study.designing.racing import FIRST, Race, race, simulate_races
 from study.laws.law import Floats
+from study.planning.cell import run_config
 from study.planning.goal_design import GoalDesign, Place, spent, usable
-from study.planning.run_of import run_config
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import GoalLook, GoalState

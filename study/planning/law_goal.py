@@ -29,8 +29,8 @@ from study.laws.law_files import read_law
 from study.laws.observations import Observations
 from study.laws.reading import TableQuery, read_observations
 from study.laws.tables import RunTable
+from study.planning.cell import run_config
 from study.planning.goal_design import GoalDesign, Place, spent, usable
-from study.planning.run_of import run_config
 from study.store.records import RunRecord
 from study.store.sweep_folder import GoalLook, GoalState
 

@@ -27,9 +27,8 @@ from study.config.sweep_files import read_sweep
 from study.counting.architecture import NONE, SIZES
 from study.counting.solving import undivided
 from study.data.prepared import files_fingerprints
-from study.planning.cell import Cell, Values, link_neighbours, with_sources
+from study.planning.cell import Cell, Values, link_neighbours, run_config, with_sources
 from study.planning.coincidences import RequestedCell, alike_when_tuned, cell_key, other_names, redundant, with_layers_listed
-from study.planning.run_of import run_config
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder, init_from_depth
 from study.store.sweep_folder import SweepFolder
