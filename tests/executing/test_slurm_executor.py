@@ -21,10 +21,9 @@ from study.base.durable_files import retry_write, write_atomically
 from study.base.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.base.machine import WAITING
 from study.config.resources import SlurmOptions
-from study.executing import slurm, slurm_job
+from study.executing import slurm
 from study.executing.slots import ALONE, Slot
-from study.executing.slurm import SlurmExecutor
-from study.executing.slurm_job import exit_file
+from study.executing.slurm import SlurmExecutor, exit_file
 from study.planning.plan import cells
 from study.running.run_proposer import RunJob
 from study.store.run_folder import RunFolder
@@ -159,15 +158,15 @@ def test_a_command_that_cannot_be_started_has_not_answered() -> None:
 
 def test_a_job_waits_for_its_folder_to_leave_its_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(slurm_job, "execute_here", lambda *_: PREEMPTED_EXIT)
-    monkeypatch.setattr(slurm_job, "write_atomically", failing(write_atomically, errno.ESTALE, 2))
+    monkeypatch.setattr(slurm, "execute_here", lambda *_: PREEMPTED_EXIT)
+    monkeypatch.setattr(slurm, "write_atomically", failing(write_atomically, errno.ESTALE, 2))
     monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_PROCID", "0")
     for name in (*WAITING, *ALONE):
         monkeypatch.setenv(name, "")  # so that it is as before in the end
         monkeypatch.delenv(name)
-    assert slurm_job.execute_in_slurm([], tmp_path, Slot("cpu", (0,), 1), nodes=1) == PREEMPTED_EXIT
+    assert slurm.execute_in_slurm([], tmp_path, Slot("cpu", (0,), 1), nodes=1) == PREEMPTED_EXIT
     assert exit_file(tmp_path, "7").read_text() == str(PREEMPTED_EXIT)
     assert os.environ["OMP_WAIT_POLICY"] == "passive", "sbatch may be told to take no variables along"
 
