@@ -95,7 +95,7 @@ class LatencyOptions:
         """Return the timing; raises InputError if CUDA is requested but missing, or has no products of int8."""
         import torch
 
-        from study.model.rounding import ON_A_CPU
+        from study.model.stored_weights import ON_A_CPU
 
         if self.device == "cuda" and "int8" in self.precisions:
             raise InputError.at("--precision", f"int8 {ON_A_CPU}")
@@ -148,7 +148,7 @@ def latency_cases(
 def measure(cases: list[LatencyCase], timing: Timing, progress: Progress = lambda _: None) -> pd.DataFrame:
     """Time each encoder's forward pass (hidden states of every token, no head, no padding), one row per case.
 
-    Weights and tokens are random; bf16 casts the whole encoder, int8 rounds its products (study.model.rounding). After a
+    Weights and tokens are random; bf16 casts the whole encoder, int8 rounds its products (study.model.stored_weights). After a
     warm-up each case is timed n times, 5 to 200, to fill `timing.seconds`. Cases alternate, so drift slows all equally. Seconds
     per call (whole batch): `median_seconds`, `p95_seconds` (the longest if n < 20), and `fastest_seconds`, which other programs
     disturb least.
@@ -171,7 +171,7 @@ def _calls(cases: list[LatencyCase], timing: Timing) -> list[Callable[[], object
     import torch
 
     from study.model.encoder import Encoder
-    from study.model.rounding import multiply_in_int8
+    from study.model.stored_weights import multiply_in_int8
 
     encoders: dict[tuple[Architecture, WeightFormat], torch.nn.Module] = {}
 

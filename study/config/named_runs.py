@@ -20,7 +20,7 @@ SPREADS = ("first", "last", "spread")
 """The words for the kept layers of a deeper encoder: the first, the last, or evenly spread ones."""
 
 Grow = Literal["even", "uneven"]
-"""How the weights that read a widened encoder's copies share their value: equally, or at random (study.training.growing)."""
+"""How the weights that read a widened encoder's copies share their value: equally, or at random (study.training.reshaping)."""
 
 
 def listed_layers(keep: str) -> tuple[int, ...] | None:

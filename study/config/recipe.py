@@ -112,7 +112,7 @@ class Recipe(Strict):
       with a smaller ffn keeps the neurons that matter most, one with narrower tables their best approximation.
       `:grow=even` or `:grow=uneven` starts a wider or deeper encoder that computes the same (study.training.reshaping).
     - `weights`: the format of the stored weights. `bf16` and `int8` round those of `start` in a run of no steps; products are
-      then of int8 too (study.model.rounding).
+      then of int8 too (study.model.stored_weights).
     - `teacher`: `none`, or the folder of a completed run whose predictions replace the masked words as targets.
       `PATH:weight=0.5:temperature=2` mixes both and softens them (study.model.masked_language_model.distillation_loss), and
       `PATH:hidden_mse=1:attention=1:layers=uniform` adds losses between layers, each times its weight

@@ -17,7 +17,7 @@ AskedPrecision = Literal[Precision, "auto"]
 """A precision, or the best for the device (study.training.execution.resolve_precision)."""
 
 WeightFormat = Literal[Precision, "int8"]
-"""How inference holds weights; int8 has a byte for each weight of a matrix, its activations are fp32 (study.model.rounding)."""
+"""How inference holds weights; int8 has a byte per weight of a matrix, activations in fp32 (study.model.stored_weights)."""
 
 Device = Literal["cpu", "cuda"]
 

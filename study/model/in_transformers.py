@@ -21,7 +21,7 @@ from study.model.heads import MaskedLanguageModelHead
 from study.model.layers import initialise
 from study.model.masked_language_model import PAIR_HEAD, MaskedLanguageModel
 from study.model.replaced_tokens import detector_state
-from study.model.trained_weights import why_unusable
+from study.model.stored_weights import why_unusable
 from study.model.transformers_classes import TransformersClass, class_for, class_in
 
 _JOINT, _PARTS = "query_key_value", ("query", "key", "value")

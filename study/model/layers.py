@@ -46,8 +46,8 @@ DRAWS = 2**16
 class Linear(nn.Linear):
     """`nn.Linear`; if `onednn` is set, oneDNN computes large fp32 products on a CPU outside autocast.
 
-    The two differ in the last bits. `rounded`, if set, computes all products instead (study.model.rounding). `matrices` counts
-    the equally sized matrices that the weight stacks.
+    The two differ in the last bits. `rounded`, if set, computes all products instead (study.model.stored_weights). `matrices`
+    counts the equally sized matrices that the weight stacks.
     """
 
     onednn = False

@@ -179,7 +179,7 @@ def _notes_on_text(planned: Plan, data: PreparedData) -> Iterator[str]:
 
 def _notes_on_tasks(spec: Sweep, prepared: Mapping[TokenizerVariant, PreparedData]) -> Iterator[str]:
     if spec.downstream is not None:
-        from study.scoring.lost_text import lost_notes
+        from study.scoring.scored_examples import lost_notes
         from study.scoring.targets import load_tasks
 
         tokenizers = {data.tokenizer.words: prepared[data.tokenizer.variant].tokenizer() for data in spec.texts}

@@ -18,8 +18,7 @@ from study.config.sweep import CellSweep, GoalSweep, SearchSweep
 from study.executing.job import Job
 from study.planning.plan import Plan, parents_of, run_id
 from study.planning.proposing import CellProposer, GoalTrunks, Trunks
-from study.running.coordinator import Proposer
-from study.running.retries import Failure, steps_of
+from study.running.coordinator import Failure, Proposer, steps_of
 from study.running.sharing import SharedRuns
 from study.store.records import Ending, RunRecord, cell_of, counts_of, timestamp
 from study.store.run_folder import RunFolder, flops_before, teacher_architecture

@@ -15,11 +15,10 @@ from study.base.terminal import say
 from study.config.resources import Resources
 from study.config.score_config import Downstream
 from study.executing.executors import make_slots
-from study.running.coordinator import Proposer, preparing
+from study.running.coordinator import Failure, Proposer, preparing
 from study.running.display import execute_all
-from study.running.retries import Failure
 from study.scoring.evaluations import BaselineJob, Evaluation, ScoreJob, batches, missing_baselines, scores_there, wanted
-from study.scoring.lost_text import lost_notes
+from study.scoring.scored_examples import lost_notes
 from study.scoring.targets import Scored, Target, evaluations_of, label_runs, require_texts, require_weights, runs_in_answer
 from study.scoring.targets import target as find_target
 from study.store.locks import held

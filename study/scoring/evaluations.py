@@ -14,7 +14,7 @@ from study.config.tuned_values import trial_seeds
 from study.counting.parameters import encoder_flops
 from study.executing.job import Job
 from study.scoring.pretrained import Pretrained
-from study.scoring.subsets import PlannedTask
+from study.scoring.scored_examples import PlannedTask
 from study.store.records import Ending
 from study.store.run_folder import RunFolder
 from study.store.score_records import BaselineFolder, ScoreFolder, ScoreRecord, baseline, chosen, score_folder, scores_of

@@ -24,8 +24,8 @@ from study.data.text_readers import opened_text
 from study.model.encoder import Encoder
 from study.model.layers import autocast
 from study.scoring.encoding import Inputs, TaskEncoder
-from study.scoring.lost_text import lost_share
 from study.scoring.pretrained import Pretrained
+from study.scoring.scored_examples import lost_share
 from study.scoring.task_inputs import Collator, EvaluatedSplit, TaskBatch
 from study.tasks.examples import TextExample
 from study.training.attempts import Preempted, StopSignal

@@ -21,7 +21,7 @@ from study.counting.memory import Precision
 from study.counting.parameters import encoder_flops
 from study.model.layers import autocast, seed_dropout
 from study.model.optimization import adamw, clip_gradients, schedule
-from study.model.rounding import multiply_in_fp32, multiply_in_int8, rounded
+from study.model.stored_weights import multiply_in_fp32, multiply_in_int8, rounded
 from study.model.task_model import TaskModel
 from study.scoring.predictions import Logits, masked_spans, predictions, split_logits, standardised
 from study.scoring.task_inputs import EvaluatedSplit, TaskBatch, TaskInputs, TrainingOrder, evaluation_batches

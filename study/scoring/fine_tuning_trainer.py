@@ -34,8 +34,7 @@ from study.tasks.examples import TaskData
 from study.tasks.loading import UNLABELLED
 from study.training.callbacks import Checkpointer, Clock
 from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint
-from study.training.metrics_log import MetricsFile
-from study.training.trainer import lightning_trainer, quiet
+from study.training.trainer import MetricsFile, lightning_trainer, quiet
 
 
 class FineTuningData(pl.LightningDataModule):

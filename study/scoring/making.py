@@ -19,7 +19,7 @@ from study.scoring.predictions import test_facts
 from study.scoring.pretrained import pretrained, train_text
 from study.scoring.probes import probe
 from study.scoring.pseudo_likelihood import score_pairs
-from study.scoring.subsets import PlannedTask
+from study.scoring.scored_examples import PlannedTask
 from study.scoring.task_inputs import padding_share, task_inputs
 from study.store.ownership import Attempt, Fenced
 from study.store.records import Ending, State, timestamp

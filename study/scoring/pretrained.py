@@ -92,14 +92,14 @@ class Pretrained:
 
     def state(self) -> dict[str, Tensor]:
         """Return the weights in fp32; raises InputError where the file is missing or damaged."""
-        from study.model.trained_weights import trained_weights
+        from study.model.stored_weights import trained_weights
 
         return trained_weights(self.folder)
 
     def masked_language_model(self, seed: int | None = None) -> MaskedLanguageModel:
         """Return the model with its weights, multiplied as they are stored, or with random ones by a seed."""
         from study.model.masked_language_model import MaskedLanguageModel
-        from study.model.rounding import multiply_in_int8
+        from study.model.stored_weights import multiply_in_int8
 
         model = MaskedLanguageModel(self.config.architecture, seed=seed or 0)
         if seed is None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from study.base.randomness import fixed_permutation
 from study.config.score_config import ScoreConfig
-from study.model.rounding import multiply_in_int8
+from study.model.stored_weights import multiply_in_int8
 from study.scoring.attempt import ScoreAttempt
 from study.scoring.baselines import fit_to_labels
 from study.scoring.features import LAST_LAYERS, Combination, Pooling, combined, layer_features

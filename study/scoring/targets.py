@@ -19,7 +19,7 @@ from study.config.score_config import GRID, Downstream
 from study.config.tuned_values import Tried, best_values
 from study.scoring.evaluations import Evaluation, all_evaluations
 from study.scoring.pretrained import Pretrained
-from study.scoring.subsets import subset
+from study.scoring.scored_examples import subset
 from study.store.records import RunRecord, cell_of, ledger
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder

@@ -16,8 +16,8 @@ from torch.utils.data import IterableDataset
 from study.base.randomness import Stream, stream_seed
 from study.config.score_config import Knobs
 from study.scoring.encoding import Inputs, Ragged, TaskEncoder
-from study.scoring.lost_text import lost_text
 from study.scoring.pretrained import Pretrained
+from study.scoring.scored_examples import lost_text
 from study.tasks.examples import TaskData
 
 POOL = 64

@@ -139,7 +139,7 @@ class _JsonEntries(Entries):
 class MetricRows(PackedTable):
     """Parquet with a row for each line of a metrics.jsonl: key columns, and a float64 column a metric.
 
-    Missing values are null. Whole numbers have no point, as in study.training.metrics_log.
+    Missing values are null. Whole numbers have no point, as in study.training.trainer.
     """
 
     def reads(self, content: bytes) -> bool:

@@ -27,7 +27,7 @@ from study.config.resources import AskedKernels, Kernels
 from study.config.run_config import RunConfig
 from study.counting.memory import AskedPrecision, Device, Precision
 from study.model.layers import multiplies_in_bf16
-from study.model.rounding import ON_A_CPU
+from study.model.stored_weights import ON_A_CPU
 from study.store.ownership import hang_seconds
 from study.store.records import Environment
 

@@ -18,7 +18,7 @@ import torch
 from study.base.durable_files import FULL_DISK, retry_write, write_atomically
 from study.base.errors import InputError
 from study.counting.architecture import Architecture
-from study.model.rounding import stored
+from study.model.stored_weights import stored
 from study.store.ownership import Attempt
 from study.store.records import Ending, RunRecord, State, counts_of, seconds_per_step, timestamp
 from study.store.run_folder import RunFolder

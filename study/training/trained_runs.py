@@ -20,7 +20,7 @@ from study.data.cache import sha256_of
 from study.data.prepared import PreparedData
 from study.data.tokenizing import tokenizer_file
 from study.model.masked_language_model import ENCODER, MaskedLanguageModel, TeacherModel
-from study.model.trained_weights import trained_weights
+from study.model.stored_weights import trained_weights
 from study.store.records import RunRecord
 from study.store.run_folder import NONE_PLANNED, PlannedRuns, RunFolder
 from study.training.reshaping import grown, shrunk, ungrowable, unshrinkable

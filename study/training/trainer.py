@@ -1,39 +1,115 @@
-"""Training by Lightning's Trainer: from prepared data to a trained and validated module."""
+"""Training by Lightning's Trainer: from prepared data to a trained and validated module, with its metrics as JSON lines.
+
+A row of metrics is one write, rows are fsynced every few seconds, and a torn tail is repaired before appending.
+"""
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.profilers import PassThroughProfiler
+from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 
+from study.base.durable_files import content_of, retry_write, write_atomically
 from study.config.run_config import RunConfig
 from study.counting.memory import Device, Precision
 from study.data.batches import PackedBatches, training_masker, validation_masker
 from study.data.masking import Masker
 from study.data.prepared import PreparedData
 from study.model.lightning import MaskedLanguageModelling, ValidationResult
-from study.model.rounding import multiply_in_int8, rounded
+from study.model.stored_weights import multiply_in_int8, rounded
 from study.store.run_folder import RunFolder
-from study.store.work_folder import step_of
+from study.store.work_folder import line_of, step_of, whole_rows
 from study.training.attempts import StopSignal
 from study.training.callbacks import Branching, Checkpointer, Clock, PruneOrder, shared_log_interval
 from study.training.checkpoints import DurableCheckpointIO, precision_of
 from study.training.execution import LIGHTNING_PRECISION, Execution, keep_freed_memory, peak_flops_per_second, resolve_kernels
-from study.training.metrics_log import MetricsFile
 from study.training.trained_runs import load_teacher, starting_weights
+
+FSYNC_SECONDS = 5.0
+
+
+class MetricsFile(Logger):
+    """Lightning's logger for a run's `metrics.jsonl`, with one history over all attempts.
+
+    Keys are the module's (`train/loss`, `trainer/tokens`, …) without Lightning's `epoch`, which packed batches lack. A killed
+    attempt's rows after the resumed step are removed, since they will be written again. The file is replaced, so that an
+    attempt presumed dead appends to an unread file. `check` is called before that and before each row, and raises if another
+    attempt owns the run.
+    """
+
+    def __init__(self, path: Path, from_step: int, check: Callable[[], None] | None = None) -> None:
+        super().__init__()
+        self.path, self._check = path, check
+        retry_write(lambda: write_atomically(path, b"".join(_lines_to(path, from_step))), check=check)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self._synced = time.monotonic()
+
+    @property
+    def name(self) -> str:
+        """Lightning's name of the logger."""
+        return "metrics"
+
+    @property
+    def version(self) -> str:
+        """Lightning's version of the logger, unused."""
+        return ""
+
+    @rank_zero_only
+    def log_hyperparams(self, *_: Any, **__: Any) -> None:
+        """Do nothing: the configuration has its own file."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Append one row, whole or not at all; raises OSError if the disk is full."""
+        del step
+        size = retry_write(lambda: os.fstat(self._file).st_size, check=self._check)
+        row = {key: _number(value) for key, value in metrics.items() if key != "epoch"}
+        line = line_of(row)
+        if os.write(self._file, line) != len(line):
+            os.ftruncate(self._file, size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        if time.monotonic() - self._synced > FSYNC_SECONDS:
+            self.save()
+
+    @rank_zero_only
+    def save(self) -> None:
+        """Make the rows durable."""
+        os.fsync(self._file)
+        self._synced = time.monotonic()
+
+    def close(self) -> None:
+        """Make the rows durable and close the file."""
+        self.save()
+        os.close(self._file)
+
+
+def _number(value: float) -> int | float:
+    return int(value) if float(value).is_integer() else float(value)
+
+
+def _lines_to(path: Path, step: int) -> Iterator[bytes]:
+    """Return the complete rows up to a step; raises InputError at a damaged one."""
+    rows = whole_rows(io.BytesIO(content_of(path) or b""), str(path))
+    return (line_of(row) for _, row in takewhile(lambda row: row[1]["trainer/step"] <= step, rows))
+
 
 VALIDATION_SHARE = 0.05
 """The share of a run for validations before the final one."""

@@ -21,8 +21,7 @@ from study.config.resources import Resources
 from study.config.run_config import RunConfig
 from study.executing.job import Job
 from study.running import display
-from study.running.coordinator import SAVE_SECONDS, Coordinator, Progress
-from study.running.retries import CRASHES, KILLS
+from study.running.coordinator import CRASHES, KILLS, SAVE_SECONDS, Coordinator, Progress
 from study.running.run_proposer import RunJob
 from study.store.records import RunRecord, counts_of
 from study.store.run_folder import RunFolder

@@ -16,7 +16,7 @@ from study.config.score_config import Knobs
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens, bert_tokenizer
 from study.scoring.encoding import TaskEncoder, overlapping_windows, shorten, windows_of_words
 from study.scoring.predictions import answers, best_span
-from study.scoring.subsets import subset
+from study.scoring.scored_examples import subset
 from study.tasks.examples import SpanExample, TaskData, TextExample, TokensExample
 from tests.made_tasks import pairs, tagged, task, texts
 

@@ -14,8 +14,8 @@ from tokenizers.models import BPE
 
 from study.data.token_files import Characters, count_characters
 from study.data.tokenizing import SPECIAL_PIECES, bert_tokenizer
-from study.scoring import lost_text
-from study.scoring.lost_text import lost_notes, lost_share
+from study.scoring import scored_examples
+from study.scoring.scored_examples import lost_notes, lost_share
 from study.store.run_folder import RunFolder
 from study.store.score_records import scores_of
 from study.tasks.examples import Example, MinimalPair, SpanExample, TextExample, TokensExample
@@ -53,14 +53,14 @@ def test_text_that_is_dropped_without_an_unknown_piece_is_lost() -> None:
 
 
 def test_of_many_examples_some_from_everywhere_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lost_text, "LOOKED_AT_CHARACTERS", 100)
+    monkeypatch.setattr(scored_examples, "LOOKED_AT_CHARACTERS", 100)
     read: list[str] = []
 
     def counted(texts: Sequence[str], encodings: Sequence[Encoding], unknown: int) -> Characters:
         read.extend(texts)
         return count_characters(texts, encodings, unknown)
 
-    monkeypatch.setattr(lost_text, "count_characters", counted)
+    monkeypatch.setattr(scored_examples, "count_characters", counted)
     pairs = [TextExample(row, "aaaaaaaaaa", "yyyyyyyyyy", 0) for row in range(400)]
     assert lost_share(LETTERS, pairs) == pytest.approx(1 / 2), "both texts of a pair, not each second text"
     assert 80 <= sum(map(len, read)) <= 100

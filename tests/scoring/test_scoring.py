@@ -40,13 +40,12 @@ from study.evidence.ledgers import open_ledger, usable
 from study.executing import processes
 from study.executing.executors import LocalExecutor, make_slots
 from study.executing.slots import Slot
-from study.model.rounding import Int8Products
+from study.model.stored_weights import Int8Products
 from study.report.exploring import with_reasons
 from study.running import score_launch
 from study.running.control import exclude, include, retry, stop
-from study.running.coordinator import Coordinator, Progress
+from study.running.coordinator import CRASHES, KILLS, Coordinator, Progress
 from study.running.display import Display
-from study.running.retries import CRASHES, KILLS
 from study.running.score_launch import AnyScoreJob, AnyScoreRecord, ScoreProposer
 from study.running.status import status
 from study.running.status_tables import status_table
@@ -58,7 +57,7 @@ from study.scoring.making import make_baselines
 from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.probes import STRENGTHS, _best_strength, _fitted
 from study.scoring.score_table import _baselines, _failures, rows
-from study.scoring.subsets import PlannedTask, loaded_task
+from study.scoring.scored_examples import PlannedTask, loaded_task
 from study.scoring.targets import Scored, Target, label_runs, load_tasks, require_texts, runs_in_answer, target
 from study.scoring.task_inputs import TaskInputs, task_inputs
 from study.store.locks import held

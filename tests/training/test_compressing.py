@@ -18,8 +18,7 @@ from study.counting.memory import WeightFormat, model_bytes
 from study.data.prepared import prepare
 from study.model.encoder import Block, FeedForward
 from study.model.masked_language_model import MaskedLanguageModel
-from study.model.rounding import multiply_in_fp32, multiply_in_int8, restored, rounded, stored
-from study.model.trained_weights import trained_weights
+from study.model.stored_weights import multiply_in_fp32, multiply_in_int8, restored, rounded, stored, trained_weights
 from study.scoring.exporting import export
 from study.scoring.pretrained import Pretrained
 from study.store.records import RunRecord

@@ -14,7 +14,7 @@ from study.config.presets import PRESETS
 from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
 from study.model.masked_language_model import MaskedLanguageModel
-from study.model.trained_weights import trained_weights
+from study.model.stored_weights import trained_weights
 from study.store.run_folder import RunFolder
 from study.training.reshaping import grown, ungrowable
 from study.training.trained_runs import check_trained_runs

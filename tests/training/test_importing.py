@@ -21,7 +21,7 @@ from study.data.prepared import prepare
 from study.data.tokenizing import SPECIAL_PIECES, bert_tokenizer
 from study.model.in_transformers import our_architecture, our_weights
 from study.model.masked_language_model import MaskedLanguageModel
-from study.model.trained_weights import trained_weights
+from study.model.stored_weights import trained_weights
 from study.model.transformers_classes import class_in
 from study.scoring.exporting import export
 from study.scoring.pretrained import Pretrained

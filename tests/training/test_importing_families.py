@@ -20,7 +20,7 @@ from study.counting.named_models import architecture_of
 from study.counting.parameters import parameters
 from study.model.in_transformers import has_mlm_head, our_architecture, our_weights
 from study.model.masked_language_model import MaskedLanguageModel
-from study.model.trained_weights import trained_weights
+from study.model.stored_weights import trained_weights
 from study.model.transformers_classes import class_in
 from study.scoring.exporting import export
 from study.scoring.pretrained import Pretrained

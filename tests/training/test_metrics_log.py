@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from study.training.metrics_log import MetricsFile
+from study.training.trainer import MetricsFile
 
 
 def test_what_is_not_finite_is_left_out_also_of_rows_that_were_logged_with_it(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from study.data.prepared import data_fingerprint, prepare
 from study.evidence.evidence import gather
 from study.model.masked_language_model import MaskedLanguageModel, TeacherModel
 from study.model.optimization import adamw, schedule
-from study.model.trained_weights import trained_weights
+from study.model.stored_weights import trained_weights
 from study.planning.plan import searched_config
 from study.plotting.loss_by_size import LossBySize
 from study.scoring.exporting import export
