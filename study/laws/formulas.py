@@ -17,8 +17,7 @@ from scipy.stats import qmc
 from study.base.errors import InputError, near, nearest
 from study.base.text import joined
 from study.laws.columns import SYMBOLS, SYNONYMS, find_columns, plain
-from study.laws.expressions import ARITHMETIC, UNCOMPUTABLE, parse
-from study.laws.jets import Jet, exp
+from study.laws.expressions import ARITHMETIC, UNCOMPUTABLE, Jet, exp, parse
 from study.laws.law import STEEPEST, Columns, CurvedSurface, Floats, Law, Pairs
 
 Predicted = Literal["loss", "score", "error"]

@@ -11,7 +11,7 @@ import pytest
 from study.base.errors import InputError
 from study.laws.catalogue import LAWS, find_law
 from study.laws.estimation import Settings, fit
-from study.laws.jets import Jet
+from study.laws.expressions import Jet
 from study.laws.observations import Observations
 from study.laws.reading import TableQuery, read_observations
 from study.laws.tables import RunTable
