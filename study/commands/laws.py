@@ -439,8 +439,8 @@ def replicate(into: Path, chinchilla: Path | None, as_json: bool) -> None:
 
     Exits with status 1 where one is beyond its tolerance.
     """
-    from study.replicating.suite import replicate as replicate_all
-    from study.replicating.suite import to_markdown
+    from study.replicating.studies import replicate as replicate_all
+    from study.replicating.studies import to_markdown
 
     studies = replicate_all(into, chinchilla)
     echo(json.dumps([found.to_dict() for found in studies], indent=1) if as_json else to_markdown(studies))

@@ -1,7 +1,8 @@
-"""Published scaling studies, fitted again from their data, with the published numbers beside ours."""
+"""Published scaling studies, fitted again from their data, and the page of the published numbers beside ours."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from study.base.durable_files import write_atomically
 from study.base.errors import InputError
-from study.base.quantities import plural
-from study.base.text import status_words
+from study.base.quantities import plural, rounded_all
+from study.base.text import escape, status_words, table_of
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Fit, Settings, fit
 from study.laws.forecasting import forecast_rows
@@ -300,3 +302,38 @@ def reconciliation() -> Study:
         Number("slope with embeddings", PEARCE["beta"] / (PEARCE["alpha"] + PEARCE["beta"]), everything, 0.005, absolute=True),
     )
     return replace(RECONCILIATION, status="no fit: a simulation", numbers=numbers)
+
+
+def replicate(into: Path, chinchilla_points: Path | None) -> tuple[Study, ...]:
+    """Run every replication and write `replications.json` and `replications.md`."""
+    studies = (chinchilla(chinchilla_points), olmo_ladder(), open_lm(), data_constrained(), reconciliation())
+    text = json.dumps(rounded_all([study.to_dict() for study in studies]), indent=1, ensure_ascii=False, allow_nan=False)
+    write_atomically(into / "replications.json", text.encode() + b"\n")
+    write_atomically(into / "replications.md", to_markdown(studies).encode())
+    return studies
+
+
+def to_markdown(studies: tuple[Study, ...]) -> str:
+    """One table per study."""
+    parts = ["# Replications", "Published numbers beside ours. `make replicate` writes this page."]
+    for study in studies:
+        parts += [f"## {escape(study.title)}", f"{escape(study.source)}.", escape(study.method)]
+        if study.skipped:
+            parts.append(f"Skipped: {escape(study.skipped)}.")
+            continue
+        rows = [
+            {
+                "number": number.name,
+                "published": f"{number.published:.8g}",
+                "ours": f"{number.ours:.8g}",
+                "difference": _difference(number.difference, number.absolute),
+                "within tolerance": "yes" if number.agrees else "no",
+            }
+            for number in study.numbers
+        ]
+        parts += [f"Status: {escape(study.status)}.", table_of(rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _difference(value: float, absolute: bool) -> str:
+    return f"{value:+.2e}" if absolute else f"{value:+z.4%}"

@@ -10,9 +10,17 @@ from typing import Any
 
 import pytest
 
-from study.replicating import suite
-from study.replicating.studies import Number, Study, chinchilla, data_constrained, olmo_ladder, open_lm, reconciliation
-from study.replicating.suite import to_markdown
+from study.replicating import studies
+from study.replicating.studies import (
+    Number,
+    Study,
+    chinchilla,
+    data_constrained,
+    olmo_ladder,
+    open_lm,
+    reconciliation,
+    to_markdown,
+)
 
 FITTED: dict[str, Callable[..., Study]] = {
     study.__name__: cache(study) for study in (chinchilla, olmo_ladder, open_lm, data_constrained, reconciliation)
@@ -27,7 +35,7 @@ def _fitted_once() -> Iterator[None]:
     """Let the command take the studies that are fitted already."""
     with pytest.MonkeyPatch.context() as patch:
         for name, study in FITTED.items():
-            patch.setattr(suite, name, study)
+            patch.setattr(studies, name, study)
         yield
 
 
