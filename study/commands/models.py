@@ -180,15 +180,15 @@ def figures(into: Path, formats: list[Format], style: StyleName, as_json: bool) 
     They are of the named models and need counting alone.
     """
     from study.counting.named_models import catalogue, named
-    from study.plotting import elasticities, where_parameters_are
+    from study.plotting import model_figures
     from study.plotting.style import drawn_as, save_in
 
-    shares = where_parameters_are.frame(where_parameters_are.shown(catalogue()))
-    base = named("bert-base")
+    base, shares = named("bert-base"), model_figures.shares_frame(model_figures.shown(catalogue()))
+    grown = model_figures.elasticities_frame(base)
     with drawn_as(style):
         written = [
-            *save_in(where_parameters_are.draw(shares), into, "where_parameters_are", formats, shares),
-            *save_in(elasticities.draw(grown := elasticities.frame(base), base), into, "elasticities", formats, grown),
+            *save_in(model_figures.draw_shares(shares), into, "where_parameters_are", formats, shares),
+            *save_in(model_figures.draw_elasticities(grown, base), into, "elasticities", formats, grown),
         ]
     echo(json.dumps([str(path) for path in written]) if as_json else "\n".join(map(str, written)))
 

@@ -1,1 +1,1 @@
-"""One file per figure: first its data, then the drawing. Nothing is tested or fitted here."""
+"""Figures: first the data of one, then its drawing. Nothing is tested or fitted here."""
