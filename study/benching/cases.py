@@ -10,8 +10,6 @@ from typing import Any
 
 from study.base.errors import map_all
 from study.base.quantities import listed, read_shape
-from study.base.schema import deep_merge
-from study.config.presets import PRESETS, PresetName
 from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture, changed
 from study.counting.memory import Device, Precision
@@ -21,6 +19,8 @@ from study.counting.parameters import MASKING_RATE, flops_per_token, masked_posi
 SHAPES = "2x128,4x256,4x512"
 VOCABULARIES = (30522, 8192)
 BATCH, SEQUENCE_LENGTH = 32, 128
+RACED_SHAPES, RACED_VOCABULARY = "2x128,4x256", 8192
+"""The default cases: those of training speed, and those of time-to-loss."""
 
 STEPS = 10**9
 """A budget that no benchmark reaches."""
@@ -66,12 +66,6 @@ class Case:
         return f"{self.architecture.depth}x{self.architecture.width}"
 
     @property
-    def name(self) -> str:
-        """The case's name in messages."""
-        size = f"vocabulary {self.architecture.vocabulary:,}, {self.batch} x {self.sequence_length} tokens, {self.dtype}"
-        return f"{self.model or self.shape}: {size}"
-
-    @property
     def predictions(self) -> int:
         """Masked positions per sequence."""
         return masked_positions(self.sequence_length, MASKING_RATE)
@@ -102,8 +96,8 @@ class Case:
         sizes = [(tokens, a.width, 3 * a.width), (tokens, a.width, a.ffn), (tokens, a.ffn, a.width)]
         return list(dict.fromkeys([*sizes, (self.batch * self.predictions, a.width, a.vocabulary)]))
 
-    def config(self, steps: int = STEPS, preset: PresetName = "bert", **recipe: Any) -> RunConfig:
-        """Return the configuration of a run of this case; a preset and `recipe` override BERT's defaults."""
+    def config(self, steps: int = STEPS) -> RunConfig:
+        """Return the configuration of a run of this case, with BERT's recipe but for dropout and warmup."""
         values = {
             "architecture": self.architecture.model_dump(),
             "recipe": {
@@ -112,7 +106,6 @@ class Case:
                 "dropout": self.dropout,
                 "warmup_fraction": 0.0,
                 "budget": {"steps": steps},
-                **recipe,
             },
             "data": {
                 "tokenizer": {"vocabulary": self.architecture.vocabulary},
@@ -120,7 +113,7 @@ class Case:
                 "validation_sequences": 64,
             },
         }
-        return RunConfig.parse(deep_merge(values, PRESETS[preset]))
+        return RunConfig.parse(values)
 
 
 def read_shapes(text: str) -> list[tuple[int, int]]:

@@ -9,9 +9,10 @@ from typing import Literal
 
 from study.base.errors import InputError
 from study.base.machine import busy_share, cores
-from study.benching.bench_tables import Row
 from study.benching.cases import (
     BATCH,
+    RACED_SHAPES,
+    RACED_VOCABULARY,
     SEQUENCE_LENGTH,
     SHAPES,
     VOCABULARIES,
@@ -24,8 +25,7 @@ from study.benching.fine_tuning_speed import measure_fine_tuning
 from study.benching.gpu_sharing import measure_sharing
 from study.benching.overheads import measure_coordinating, measure_overhead, measure_starting, measure_tokenising
 from study.benching.own_processes import failures_reported, in_own_process
-from study.benching.results import Report, Results
-from study.benching.time_to_loss import RACED_SHAPES, RACED_VOCABULARY, measure_time_to_loss
+from study.benching.results import Report, Results, Row
 from study.benching.training_comparison import measure_training
 from study.counting.memory import Device, Precision
 from study.training.execution import resolve_precision
@@ -122,7 +122,7 @@ def run(
         "start": measure_starting,
         "coordination": measure_coordinating,
         "data": measure_tokenising,
-        "time-to-loss": lambda report: measure_time_to_loss(raced, options.tokens, options.seeds, report),
+        "time-to-loss": lambda report: _race(raced, options, report),
         **others,
     }
     results = Results(output, device, threads)
@@ -147,3 +147,10 @@ def _measure_kernels(report: Report) -> None:
     with failures_reported("kernels", report):
         for row in in_own_process(kernel_rows):
             report(row)
+
+
+def _race(cases: list[Case], options: BenchOptions, report: Report) -> None:
+    with failures_reported("time to loss", report):
+        from study.benching.time_to_loss import measure_time_to_loss  # transformers is installed for benchmarks only
+
+        measure_time_to_loss(cases, options.tokens, options.seeds, report)

@@ -122,20 +122,8 @@ class SideBySide:
         """Return a table of a row a run, the source first, and what its columns mean."""
         source = self.runs[0]
         tasks = [task for task in source.scores if any(task in run.scores for run in self.runs[1:])]
-        heading = [
-            "run",
-            "shape",
-            "weights",
-            "parameters",
-            "file",
-            "memory",
-            "median",
-            "fastest",
-            "speed",
-            "loss",
-            "difference",
-        ]
-        rows = [[*heading, *tasks], *([*self._cells(run), *_scores(run, tasks)] for run in self.runs)]
+        cells = [self._cells(run) | _scores(run, tasks) for run in self.runs]
+        rows = [list(cells[0]), *(list(row.values()) for row in cells)]
         notes = [
             f"file: the weights with the MLM head; memory and times: a forward pass of the encoder, {self.conditions}",
             "memory is counted for weights held as they are stored; here products of int8 keep those of fp32 beside them",
@@ -149,25 +137,21 @@ class SideBySide:
         below = [*answers, *([""] if answers else []), *notes, *filter(None, [self.disturbed])]
         return "\n".join([*aligned(rows, left=3), "", *below, "", *paths])
 
-    def _cells(self, run: SizedRun) -> list[str]:
-        loss, source = run.record.loss_nats, self.runs[0]
-        difference = ""
-        if run.difference is not None:
-            value, error = run.difference
-            difference = signed(value) if error is None else plus_minus(value, error, form="+")
-        return [
-            run.name,
-            run.record.config.architecture.shape_name,
-            run.precision,
-            f"{run.record.parameters:,}",
-            bytes_text(run.disk_bytes),
-            bytes_text(run.memory_bytes),
-            seconds_text(run.median_seconds),
-            seconds_text(run.fastest_seconds),
-            f"{source.fastest_seconds / run.fastest_seconds:.2f}x",
-            "" if loss is None else f"{loss:.4f}",
-            difference,
-        ]
+    def _cells(self, run: SizedRun) -> dict[str, str]:
+        loss, (value, error) = run.record.loss_nats, run.difference or (None, None)
+        return {
+            "run": run.name,
+            "shape": run.record.config.architecture.shape_name,
+            "weights": run.precision,
+            "parameters": f"{run.record.parameters:,}",
+            "file": bytes_text(run.disk_bytes),
+            "memory": bytes_text(run.memory_bytes),
+            "median": seconds_text(run.median_seconds),
+            "fastest": seconds_text(run.fastest_seconds),
+            "speed": f"{self.runs[0].fastest_seconds / run.fastest_seconds:.2f}x",
+            "loss": "" if loss is None else f"{loss:.4f}",
+            "difference": "" if value is None else signed(value) if error is None else plus_minus(value, error, form="+"),
+        }
 
 
 def side_by_side(
@@ -256,5 +240,5 @@ def _test_scores(run: RunFolder) -> Iterator[tuple[str, float]]:
             yield f"{task} ({protocol})", fmean(values)
 
 
-def _scores(run: SizedRun, tasks: Sequence[str]) -> list[str]:
-    return [f"{run.scores[task]:.3f}" if task in run.scores else "" for task in tasks]
+def _scores(run: SizedRun, tasks: Sequence[str]) -> dict[str, str]:
+    return {task: f"{run.scores[task]:.3f}" if task in run.scores else "" for task in tasks}

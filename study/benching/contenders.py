@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from torch.utils.benchmark import Timer
 from study.base.randomness import Stream, stream_seed
 from study.benching.cases import Case
 from study.benching.own_processes import Gate
-from study.config.run_config import RunConfig
 from study.counting.memory import Device
 from study.data.batches import DataOrder, training_masker
 from study.data.prepared import Facts, PreparedData
@@ -86,10 +85,8 @@ class _GateCallback(pl.Callback):
 class _ProfileCallback(pl.Callback):
     """Waits at the gate after a warm-up, profiles some steps, and reports their seconds by kind."""
 
-    def __init__(self, gate: Gate, case: Case) -> None:
-        self.gate, self.case = gate, case
-        cuda = [ProfilerActivity.CUDA] if case.device == "cuda" else []
-        self.profile = profile(activities=[ProfilerActivity.CPU, *cuda], record_shapes=True)
+    def __init__(self, gate: Gate) -> None:
+        self.gate, self.profile = gate, profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         if trainer.global_step == UNPROFILED:
@@ -99,34 +96,24 @@ class _ProfileCallback(pl.Callback):
         elif trainer.global_step == UNPROFILED + PROFILED:
             self.gate.synchronise()
             self.profile.stop()
-            self.gate.report(seconds_by_kind(self.profile, self.case.device, self.case.architecture.vocabulary, PROFILED))
+            self.gate.report(seconds_by_kind(self.profile, PROFILED))
             self.gate.wait()
 
 
 def ours(case: Case, folder: Path, channel: Connection) -> None:
     """Train as `study launch` does, without checkpoints, which study.benching.overheads measures."""
-    _train(case.config(), case, folder, _GateCallback(gate_of(channel, case.device)))
-
-
-def muon(case: Case, folder: Path, channel: Connection) -> None:
-    """Train as `ours`, with Muon for the block matrices."""
-    _train(case.config(optimizer="muon"), case, folder, _GateCallback(gate_of(channel, case.device)))
-
-
-def modern(case: Case, folder: Path, channel: Connection) -> None:
-    """Train as `ours`, with the preset modern."""
-    _train(case.config(preset="modern"), case, folder, _GateCallback(gate_of(channel, case.device)))
+    _train(case, folder, _GateCallback(gate_of(channel, case.device)))
 
 
 def profiled(case: Case, folder: Path, channel: Connection) -> None:
-    """Report once the seconds of a step of `ours` by kind of operation, or kernel on a GPU."""
-    _train(case.config(), case, folder, _ProfileCallback(gate_of(channel, case.device), case))
+    """Report once the seconds of a step of `ours` on a GPU by kind of kernel."""
+    _train(case, folder, _ProfileCallback(gate_of(channel, case.device)))
 
 
-def _train(config: RunConfig, case: Case, folder: Path, callback: pl.Callback) -> None:
+def _train(case: Case, folder: Path, callback: pl.Callback) -> None:
     prepared = _data_of(case, folder / f"data-{os.getpid()}")
     execution = Execution(case.device, threads=case.threads, checkpoint_seconds=float("inf"))
-    Training(config, prepared, RunFolder(prepared.folder), execution).fit(StopSignal(), callbacks=[callback])
+    Training(case.config(), prepared, RunFolder(prepared.folder), execution).fit(StopSignal(), callbacks=[callback])
 
 
 def _data_of(case: Case, folder: Path) -> PreparedData:
@@ -202,14 +189,8 @@ def _rate(run: Callable[[], object], sizes: tuple[int, int, int], threads: int) 
 PRODUCTS, ATTENTION, REST = "products", "attention", "norms, GELU and sums"
 """The products of layers and head, attention with its own products, and the rest."""
 
-BETWEEN: dict[Device, str] = {"cpu": "Python between the operations", "cuda": "the GPU idle between kernels"}
-"""The time of a step outside operations or kernels."""
-
-_OPERATIONS = {
-    PRODUCTS: ("aten::mm", "aten::addmm", "_linear_pointwise"),
-    ATTENTION: ("scaled_dot_product", "aten::bmm"),
-    "the optimiser": ("adamw", "_foreach_", "linalg_vector_norm", "clip_grad"),
-}
+IDLE = "the GPU idle between kernels"
+"""The time of a step outside kernels."""
 
 _KERNELS = {
     ATTENTION: ("flash", "fmha", "sdpa", "cudnn", "attention"),  # first, since flash's kernels also name the product library
@@ -223,62 +204,35 @@ _KERNELS = {
 operations."""
 
 
-def kind_of(name: str, shapes: Iterable[Sequence[int]], vocabulary: int) -> str:
-    """Classify an operation by name, or by inputs: logits (…, V) or a token table (V, H)."""
-    if (kind := _named(name, _OPERATIONS)) != REST:
-        return kind
-    sizes = [tuple(shape) for shape in shapes if len(shape) > 1]
-    if any(size[-1] == vocabulary for size in sizes):
-        return "the loss over the logits"
-    if "embedding" in name or any(size[0] == vocabulary for size in sizes):
-        return "the token table"
-    return REST
-
-
 def kernel_kind(name: str) -> str:
     """Classify a CUDA kernel by name."""
-    return _named(name, _KERNELS)
+    return next((kind for kind, parts in _KERNELS.items() if any(part in name.lower() for part in parts)), REST)
 
 
-def _named(name: str, kinds: Mapping[str, Sequence[str]]) -> str:
-    return next((kind for kind, parts in kinds.items() if any(part in name.lower() for part in parts)), REST)
-
-
-def shares_of(seconds: Mapping[str, float], step_seconds: float, device: Device) -> dict[str, float]:
-    """Return each kind's share of a step, largest first; the rest is Python, or an idle GPU.
+def shares_of(seconds: Mapping[str, float], step_seconds: float) -> dict[str, float]:
+    """Return each kind's share of a step, largest first; the rest is an idle GPU.
 
     If the profiled step took longer, as on a busy machine, shares are of the profiled step.
     """
     whole = max(step_seconds, sum(seconds.values()))
     shares = {kind: of_kind / whole for kind, of_kind in seconds.items()}
-    shares[BETWEEN[device]] = 1 - sum(shares.values())
+    shares[IDLE] = 1 - sum(shares.values())
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
-def seconds_by_kind(profile: Any, device: Device, vocabulary: int, steps: int) -> dict[str, float]:
-    """Return seconds per step by kind, from a torch profile with shapes.
+def seconds_by_kind(profile: Any, steps: int) -> dict[str, float]:
+    """Return seconds per step by kind of CUDA kernel, memory copies and fills included, from a torch profile.
 
     Raises ValueError if it shows no matrix product.
     """
     seconds: dict[str, float] = {}
-    for kind, microseconds in _kernels(profile) if device == "cuda" else _operations(profile, vocabulary):
-        seconds[kind] = seconds.get(kind, 0.0) + microseconds / 1e6 / steps
+    for event in profile.events():
+        if event.device_type.name == "CUDA" and not event.is_user_annotation:
+            kind = kernel_kind(event.name)
+            seconds[kind] = seconds.get(kind, 0.0) + event.time_range.elapsed_us() / 1e6 / steps
     if PRODUCTS not in seconds:
         raise ValueError(f"the profile of {steps} steps names no matrix product")
     return seconds
-
-
-def _operations(profile: Any, vocabulary: int) -> Iterator[tuple[str, float]]:
-    for event in profile.key_averages(group_by_input_shape=True):
-        if event.key.startswith(("aten::", "mkldnn::")):
-            yield kind_of(event.key, event.input_shapes, vocabulary), event.self_cpu_time_total
-
-
-def _kernels(profile: Any) -> Iterator[tuple[str, float]]:
-    """Yield kind and microseconds of each CUDA kernel, including memory copies and fills."""
-    for event in profile.events():
-        if event.device_type.name == "CUDA" and not event.is_user_annotation:
-            yield kernel_kind(event.name), event.time_range.elapsed_us()
 
 
 def profile_sentence(shares: Mapping[str, float], rate: float) -> str:

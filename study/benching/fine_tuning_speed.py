@@ -139,10 +139,10 @@ def _task(count: int) -> TaskData:
 
 def trainer_tokens_per_second(architecture: Architecture, tokens: Ragged, device: Device, precision: Precision) -> float:
     """Measure transformers' Trainer on BertForSequenceClassification."""
-    from transformers import BertForSequenceClassification, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+    from transformers import BertForSequenceClassification, PrinterCallback, Trainer, TrainerCallback
     from transformers.utils import logging
 
-    from study.benching.peers import bert_config
+    from study.benching.peers import arguments_of, bert_config
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -164,19 +164,9 @@ def trainer_tokens_per_second(architecture: Architecture, tokens: Ragged, device
 
     clock, model = TokenClock(device), Counting(bert_config(architecture))
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
-        arguments = TrainingArguments(
-            output_dir=folder,
-            max_steps=WARM_UP + STEPS[device],
-            per_device_train_batch_size=Knobs().batch_examples,
-            learning_rate=Knobs().learning_rate,
-            weight_decay=Knobs().weight_decay,
-            bf16=precision == "bf16",
-            use_cpu=device == "cpu",
-            report_to=[],
-            save_strategy="no",
-            logging_strategy="no",
-            disable_tqdm=True,
-        )
+        knobs, steps = Knobs(), WARM_UP + STEPS[device]
+        more = {"learning_rate": knobs.learning_rate, "weight_decay": knobs.weight_decay, "logging_strategy": "no"}
+        arguments = arguments_of(device, precision, folder, knobs.batch_examples, steps, **more)
         examples: Any = list(_examples(tokens))
         trainer = Trainer(
             model=model, args=arguments, train_dataset=examples, data_collator=_padded, callbacks=[ClockCallback()]

@@ -6,12 +6,13 @@ import math
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, get_args
 
-from study.base.errors import InputError, Problem, shown
+from study.base.errors import InputError, Problem, map_all, shown
 from study.base.grouping import grouped
 from study.base.machine import cores
 from study.base.quantities import listed, plural, read_shape, read_whole_numbers, seconds_text
@@ -209,7 +210,7 @@ def _timed_in_rounds(calls: list[Callable[[], object]], seconds: float, progress
     for number in range(rounds):
         for index, call in enumerate(calls):
             if len(times[index]) * rounds <= number * counts[index]:
-                times[index].append(_timed(call))
+                times[index].append(seconds_of(call))
                 done += expected[index]
                 progress(done / whole)
     return times
@@ -217,13 +218,14 @@ def _timed_in_rounds(calls: list[Callable[[], object]], seconds: float, progress
 
 def _warmed_up(call: Callable[[], object]) -> float:
     """Warm up and estimate the seconds of a call, without the first, which may load kernels."""
-    times = [_timed(call), _timed(call)]
+    times = [seconds_of(call), seconds_of(call)]
     while len(times) < WARM_UP_CALLS and sum(times[1:]) < WARM_UP_SECONDS:
-        times.append(_timed(call))
+        times.append(seconds_of(call))
     return min(times[1:])
 
 
-def _timed(call: Callable[[], object]) -> float:
+def seconds_of(call: Callable[[], object]) -> float:
+    """Return the seconds of a call."""
     started = perf_counter()
     call()
     return perf_counter() - started
@@ -264,37 +266,27 @@ def measured_models(shapes: str, names: str, vocabulary: int, positions: int, of
     """
     template = kind(of_kind, "--kind")
     rules = ShapeRules.like(template)
-    models: dict[str, Architecture] = {}
-    problems: list[Problem] = []
-    for name in listed(names):
-        try:
-            architecture = kind(name, "--models")
-        except InputError as error:
-            problems += error.problems
-            continue
-        if problem := unbuildable(architecture):
-            problems.append(Problem(f"--models {name}", f"has {problem}"))
-        models[name.lower()] = architecture
-    for shape in listed(shapes):
-        try:
-            depth, width = read_shape("--shapes", shape)
-        except InputError as error:
-            problems += error.problems
-            continue
-        try:
-            own = {"vocabulary": vocabulary, "positions": positions}
-            architecture = changed(rules.shape(depth, width, template), own, f"--shapes {depth}x{width}")
-        except InputError as error:
-            problems += error.problems
-            continue
-        if problem := unbuildable(architecture):
-            problems.append(Problem(f"--shapes {depth}x{width}", f"has {problem}"))
-        models[f"{of_kind} {architecture.shape_name}" if kind_words(template) else architecture.shape_name] = architecture
-    if not models and not problems:
-        problems.append(Problem("--models", "nothing to measure; give --models bert-tiny,… or --shapes 2x128,…"))
-    if problems:
-        raise InputError(problems)
-    return models
+
+    def model(name: str) -> tuple[str, Architecture]:
+        return name.lower(), _built(kind(name, "--models"), f"--models {name}")
+
+    def shape(text: str) -> tuple[str, Architecture]:
+        depth, width = read_shape("--shapes", text)
+        place, own = f"--shapes {depth}x{width}", {"vocabulary": vocabulary, "positions": positions}
+        architecture = _built(changed(rules.shape(depth, width, template), own, place), place)
+        return f"{of_kind} {architecture.shape_name}" if kind_words(template) else architecture.shape_name, architecture
+
+    requested = [*(partial(model, name) for name in listed(names)), *(partial(shape, text) for text in listed(shapes))]
+    if not requested:
+        raise InputError.at("--models", "nothing to measure; give --models bert-tiny,… or --shapes 2x128,…")
+    return dict(map_all(lambda make: make(), requested))
+
+
+def _built(architecture: Architecture, place: str) -> Architecture:
+    """Return an architecture that can be built; raises InputError at a place for others."""
+    if problem := unbuildable(architecture):
+        raise InputError.at(place, f"has {problem}")
+    return architecture
 
 
 def disturbance(rows: pd.DataFrame) -> str | None:

@@ -13,11 +13,11 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import yaml
@@ -26,6 +26,7 @@ from rich.console import Console
 from study.base.durable_files import is_there
 from study.base.machine import cores, peak_resident_bytes
 from study.benching.cases import Case
+from study.benching.forward_passes import seconds_of
 from study.benching.own_processes import RoundTime, failures_reported, in_own_process, start_forkserver
 from study.benching.results import Report, failure, measurement
 from study.benching.training_comparison import TrainingComparison, median_interval
@@ -69,17 +70,13 @@ CODE = "import sys; from study.cli import main; sys.argv[0] = 'study'; main()"
 def measure_starting(report: Report) -> None:
     """Time the commands, a run's start, and a sweep of 100 one-step runs."""
     for arguments, limit in COMMANDS:
-        seconds = median(_process_seconds(arguments) for _ in range(CALLS))
+        command = [sys.executable, "-c", CODE, *arguments]
+        run = partial(subprocess.run, command, check=True, capture_output=True)
+        seconds = median(seconds_of(run) for _ in range(CALLS))
         report(measurement(f"study {' '.join(arguments)}, a whole process", seconds, "s", at_most=limit))
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder, failures_reported("starting runs", report):
         for row in in_own_process(run_rows, Path(folder)):
             report(row)
-
-
-def _process_seconds(arguments: tuple[str, ...]) -> float:
-    started = perf_counter()
-    subprocess.run([sys.executable, "-c", CODE, *arguments], check=True, capture_output=True)
-    return perf_counter() - started
 
 
 def write_sweep(folder: Path, seeds: int) -> Path:
@@ -196,8 +193,7 @@ class InstantExecutor:
                 time.sleep(0.0005)
 
 
-@dataclass(frozen=True)
-class Costs:
+class Costs(NamedTuple):
     """Wall and CPU time of a simulated sweep, including the writing of records."""
 
     runs: int
@@ -292,7 +288,7 @@ def simulate(folder: SweepFolder, runs: int, slots: int) -> Costs:
 
 def lower(one: Costs, other: Costs) -> Costs:
     """Return the lower of each cost, since other programs only add to it."""
-    return Costs(**{each.name: min(getattr(one, each.name), getattr(other, each.name)) for each in fields(Costs)})
+    return Costs._make(map(min, one, other))
 
 
 def rows_of(costs: Costs) -> list[dict[str, Any]]:
@@ -319,8 +315,7 @@ def measure_coordinating(report: Report) -> None:
 
 def simulate_twice(folder: Path) -> Costs:
     """Return the lower costs of two simulations in `folder`."""
-    first, second = (simulate(SweepFolder(folder / name / "simulated"), RUNS, SLOTS) for name in ("first", "second"))
-    return lower(first, second)
+    return lower(*(simulate(SweepFolder(folder / name / "simulated"), RUNS, SLOTS) for name in ("first", "second")))
 
 
 SMALL = Architecture(depth=2, width=128, heads=2, ffn=512, vocabulary=2048)
@@ -379,12 +374,9 @@ def checkpoint_seconds(architecture: Architecture, folder: Path) -> float:
     """Time a durable checkpoint of weights and optimiser: written, fsynced, hashed and renamed."""
     names = ("weights", "first moments", "second moments")
     tensors = {name: torch.randn(parameters(architecture).parameters) for name in names}
-    saver, seconds = DurableCheckpointIO(), []
-    for step in range(REPEATS):
-        started = perf_counter()
-        saver.save_checkpoint({"global_step": step, "tensors": tensors}, folder / "checkpoints" / "next.ckpt")
-        seconds.append(perf_counter() - started)
-    return median(seconds)
+    saver, file = DurableCheckpointIO(), folder / "checkpoints" / "next.ckpt"
+    states = ({"global_step": step, "tensors": tensors} for step in range(REPEATS))
+    return median(seconds_of(partial(saver.save_checkpoint, state, file)) for state in states)
 
 
 def measure_tokenising(report: Report) -> None:

@@ -202,8 +202,7 @@ def _run(target: str, arguments: tuple[Any, ...], channel: Connection, log: Path
         getattr(importlib.import_module(module), name)(*arguments, channel)
     except Exception as error:
         traceback.print_exc()
-        first_line, *_ = [*str(error).strip().splitlines(), "no message"]
-        channel.send(ContenderError(f"{type(error).__name__}: {first_line}"))
+        channel.send(ContenderError(_reason(error)))
 
 
 def in_own_process(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -220,5 +219,9 @@ def failures_reported(what: str, report: Report) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        first_line, *_ = [*str(error).strip().splitlines(), "no message"]
-        report(failure(what, f"{type(error).__name__}: {first_line}"))
+        report(failure(what, _reason(error)))
+
+
+def _reason(error: Exception) -> str:
+    first_line, *_ = [*str(error).strip().splitlines(), "no message"]
+    return f"{type(error).__name__}: {first_line}"

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from datasets import Dataset
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
 from transformers import (
     BertConfig,
     BertForMaskedLM,
     DataCollatorForLanguageModeling,
     PreTrainedTokenizerFast,
-    PrinterCallback,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -28,22 +24,16 @@ from transformers import (
 
 from study.benching.cases import Case
 from study.benching.contenders import SEQUENCES, drawn_data, gate_of
-from study.benching.own_processes import Gate, use_one_gpu
-from study.benching.validation_curves import EVALUATIONS, Curve, LossPoint, TrainingClock
+from study.benching.own_processes import Gate
 from study.counting.architecture import Architecture
+from study.counting.memory import Device, Precision
 from study.counting.parameters import MASKING_RATE
-from study.data.batches import PackedBatches
-from study.data.masking import IGNORED, MaskedBatch
-from study.data.prepared import PreparedData
 from study.data.tokenizing import SPECIAL_PIECES, bert_tokenizer
 from study.model.layers import autocast
 from study.model.optimization import adamw
 
 LOOP_BATCHES = 8
 """Pre-masked batches that the plain loop repeats."""
-
-EVALUATION_SEQUENCES = 64
-"""Sequences per validation batch."""
 
 
 def bert_config(architecture: Architecture, dropout: float = 0.1, positions: int = 512) -> Any:
@@ -78,6 +68,21 @@ def collator_of(tokenizer: Tokenizer) -> Any:
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
     return DataCollatorForLanguageModeling(tokenizer=fast, mlm_probability=MASKING_RATE)
+
+
+def arguments_of(device: Device, dtype: Precision, folder: Path | str, batch: int, steps: int, **more: Any) -> Any:
+    """Return Trainer's arguments for steps on a device that are neither saved nor logged elsewhere."""
+    return TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=batch,
+        max_steps=steps,
+        bf16=dtype == "bf16",
+        use_cpu=device == "cpu",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        **more,
+    )
 
 
 def _drawn(case: Case, folder: Path) -> tuple[Any, Any]:
@@ -130,19 +135,9 @@ def trainer(case: Case, folder: Path, channel: Connection, compiled: bool = Fals
     gate = gate_of(channel, case.device)
     name = "trainer_compiled" if compiled else "trainer"
     dataset, collate = _drawn(case, folder / name)
-    arguments = TrainingArguments(
-        output_dir=str(folder / name),
-        per_device_train_batch_size=case.batch,
-        max_steps=case.config().steps,
-        bf16=case.dtype == "bf16",
-        use_cpu=case.device == "cpu",
-        torch_compile=compiled,
-        optim="adamw_torch_fused",
-        max_grad_norm=case.config().recipe.gradient_clip_norm or 0.0,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-    )
+    recipe = case.config().recipe
+    more = {"torch_compile": compiled, "optim": "adamw_torch_fused", "max_grad_norm": recipe.gradient_clip_norm or 0.0}
+    arguments = arguments_of(case.device, case.dtype, folder / name, case.batch, case.config().steps, **more)
     Trainer(
         model=model_of(case), args=arguments, train_dataset=dataset, data_collator=collate, callbacks=[_GateCallback(gate)]
     ).train()
@@ -151,79 +146,3 @@ def trainer(case: Case, folder: Path, channel: Connection, compiled: bool = Fals
 def trainer_compiled(case: Case, folder: Path, channel: Connection) -> None:
     """Train with torch_compile."""
     trainer(case, folder, channel, compiled=True)
-
-
-def run_mlm(case: Case, prepared: PreparedData, steps: int, rate: float, seed: int) -> Curve:
-    """Train BertForMaskedLM with Trainer's defaults except rate, batch, steps, precision and seed."""
-    use_one_gpu()
-    torch.set_num_threads(case.threads)
-    torch.manual_seed(seed)
-    model = model_of(case)
-    with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
-        arguments = TrainingArguments(
-            output_dir=folder,
-            per_device_train_batch_size=case.batch,
-            max_steps=steps,
-            learning_rate=rate,
-            bf16=case.dtype == "bf16",
-            use_cpu=case.device == "cpu",
-            seed=seed,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-        )
-        split = prepared.split("train")
-        recorder = _EvaluationCallback(case, lambda: validation_loss(model, case, prepared), max(1, steps // EVALUATIONS))
-        trainer = Trainer(
-            model=model,
-            args=arguments,
-            train_dataset=dataset_of(split.take(np.arange(len(split))), prepared.special.all),
-            data_collator=collator_of(prepared.tokenizer()),
-            callbacks=[recorder],
-        )
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-    return recorder.curve
-
-
-class _EvaluationCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """Validates every `every` steps and at the end, and records the training seconds."""
-
-    def __init__(self, case: Case, validate: Callable[[], float], every: int) -> None:
-        self.case, self.validate, self.every = case, validate, every
-        self.curve: Curve = []
-        self._watch = TrainingClock()
-
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self._watch.start()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step % self.every == 0 or state.global_step == state.max_steps:
-            if self.case.device == "cuda":
-                torch.cuda.synchronize()
-            seconds = self._watch.pause()
-            self.curve.append(LossPoint(seconds, state.global_step * self.case.batch_tokens, self.validate()))
-            self._watch.start()
-
-
-@torch.no_grad()
-def validation_loss(model: Any, case: Case, prepared: PreparedData) -> float:
-    """Return the loss on our runs' validation sequences and masks: nats over masked tokens ÷ their number."""
-    model.eval()
-    nats, count = 0.0, 0
-    for masked in _batches(case, prepared):
-        tokens, positions_BxK, labels = (each.to(case.device) for each in masked)
-        with autocast(case.device, case.dtype):
-            hidden_BxSxH = model.bert(tokens).last_hidden_state
-            index = positions_BxK[:, :, None].expand(-1, -1, hidden_BxSxH.shape[-1])
-            logits: Tensor = model.cls(hidden_BxSxH.gather(1, index)).float()
-        nats += float(F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"))
-        count += int((labels != IGNORED).sum())
-    model.train()
-    return nats / count
-
-
-def _batches(case: Case, prepared: PreparedData) -> Iterator[MaskedBatch]:
-    masked = PackedBatches(case.config(), prepared).validation
-    parts = (torch.split(each, EVALUATION_SEQUENCES) for each in masked)
-    return (MaskedBatch(*batch) for batch in zip(*parts, strict=True))

@@ -1,18 +1,21 @@
-"""Saved benchmark rows: one JSON file per machine, with Markdown tables beside it."""
+"""Benchmark rows: kept in one JSON file per machine, and shown as tables in a terminal and in Markdown."""
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from study.base.durable_files import is_there, write_atomically
 from study.base.errors import InputError
 from study.base.machine import cores
-from study.benching.bench_tables import Row, as_markdown
+from study.base.quantities import bytes_text, count_text, flops_text, seconds_text
+from study.base.text import aligned, table
+from study.benching.cases import PEERS_TOKENS
 from study.counting.latency import hardware_name
 from study.counting.memory import Device
 
@@ -21,6 +24,9 @@ FORMAT = 1
 
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "accelerate", "tokenizers", "numpy", "scaling-study")
 """The packages whose versions are saved."""
+
+Row = Mapping[str, Any]
+"""A row of a section, as in JSON."""
 
 Report = Callable[[Row], None]
 """Takes each row as soon as it is measured."""
@@ -92,3 +98,209 @@ def read_sections(file: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise InputError.at(str(file), f"is not a file of study bench ({error}); move it away") from None
     return sections
+
+
+TITLES = {
+    "train": "Training: tokens a second, and how many times the peers'",
+    "finetune": "Fine-tuning: tokens a second, over transformers' Trainer",
+    "sharing": "Small runs that share the device: throughput of all together",
+    "kernels": "Between the products: kernels on a GPU",
+    "overhead": "What surrounds a step",
+    "start": "Starting",
+    "coordination": "Coordinating",
+    "data": "Data",
+    "laws": "Laws",
+    "time-to-loss": "Time to the loss of transformers' run_mlm",
+}
+"""The sections in the order of measurement and display."""
+
+LEGENDS = {
+    "train": "ours is the training path of runs, Lightning included; loop is transformers' BertForMaskedLM in a plain loop "
+    "with pre-masked batches; trainer is transformers' Trainer with the collator of run_mlm. Medians over rounds in which "
+    "the contenders alternate; ratios are taken within a round, with the 95% interval of their median in brackets "
+    "(the range, for fewer than six), which another day may leave. Share of matmul: the part of the best rate of a plain "
+    "product in this dtype, by torch.mm or, in fp32 on CPUs that are not Intel's, by oneDNN, that the products of our training "
+    "use; the last layer, except its keys and values, runs at masked positions only. MFU is the same part of the "
+    f"datasheet's dense rate. On a GPU batches of more than {PEERS_TOKENS:,} tokens leave no memory for peers, and beside "
+    "peers a step of ours is profiled.",
+    "finetune": "Texts are as long as those of the task in BERT's word pieces, 32 examples a step; tokens count no padding. "
+    "Medians over alternating rounds, ratios within a round; both sides use the precision of scores, and neither evaluates, "
+    "saves or logs.",
+    "sharing": "Runs in processes of their own; relative is the throughput of all over that of one. Under MPS a GPU runs them "
+    "at once, each on a part of its multiprocessors, as `study launch` does; without MPS it switches between them.",
+    "kernels": "The kernels written for BERT's blocks and the loss, each alone and with empty caches, in bf16 at the sizes of "
+    "BERT-Base and 256 x 128 tokens. Of bandwidth: the bytes that must move, as a part of what a large copy moves in the time. "
+    "x torch: the time of torch.compile, or of torch's own kernel for attention, over ours, the median of alternating rounds. "
+    "Another division of the work is named if it is faster by 2%.",
+    "coordination": "A sweep of runs that end at once, with real folders and records and the display of a launch, and a restart"
+    " with all of its records, in one process.",
+    "time-to-loss": "Theirs: BertConfig of the shape, Trainer with its defaults, the collator of run_mlm, the best of three "
+    "learning rates, one schedule over the tokens. Ours: budgets that grow by a factor of 1.41, each with its own schedule and "
+    "at the best of three learning rates, up to the first that ends at their loss. Text, tokeniser, batch, dtype, dropout, "
+    "and the validation with its masks are the same; seconds are those of training alone, without the search for rates or our "
+    "budget.",
+}
+
+
+def train_cells(row: Row) -> dict[str, str]:
+    """Return the cells of a training row."""
+    versus, cells = row["versus"], {"model": row["model"] or row["shape"]}
+    cells["vocabulary"] = f"{row['vocabulary']:,}"
+    cells["dtype"], cells["batch"] = row["dtype"], f"{row['batch']} x {row['sequence_length']}"
+    cells["tokens/s"] = count_text(row["ours_tokens_per_second"]) if row["ours_tokens_per_second"] else "failed"
+    for name, title in (("loop", "x loop"), ("trainer", "x trainer"), ("trainer_compiled", "x compiled trainer")):
+        cells[title] = _ratio(row, name) if name in versus else "failed" if name in row["errors"] else "–"
+    cells["matmul"] = f"{flops_text(row['matmul_flops_per_second'])}FLOP/s" if row["matmul_flops_per_second"] else "–"
+    cells["share of matmul"], cells["MFU"] = _percent(row["share_of_matmul_rate"]), _percent(row["mfu"])
+    starts = row["start_seconds"]
+    cells["start"] = f"{starts['ours']:.1f} s" if "ours" in starts else "–"
+    cells["rounds"] = str(row["rounds"])
+    return cells
+
+
+def sharing_cells(row: Row) -> dict[str, str]:
+    """Return the cells of a sharing row."""
+    throughput, mps = row["tokens_per_second"], "yes" if row["mps"] else "no"
+    return {
+        "model": row["model"],
+        "batch": f"{row['batch']} x {row['sequence_length']}",
+        "runs": str(row["runs"]),
+        "MPS": f"{mps}, {row['portion']}% each" if row["portion"] else mps,
+        "tokens/s": count_text(throughput) if throughput else "failed",
+        "relative": f"{row['relative']:.2f}" if row["relative"] else "–",
+    }
+
+
+def kernel_cells(row: Row) -> dict[str, str]:
+    """Return the cells of a kernel row, or of its error."""
+    if row["error"] is not None:
+        return {"kernel": row["what"], "time": row["error"]}
+    timed = {name: seconds for name, seconds in row["divisions"].items() if seconds is not None}
+    best = min(timed, key=lambda name: timed[name], default=None)
+    faster = best is not None and timed[best] < 0.98 * row["seconds"]
+    return {
+        "kernel": row["kernel"],
+        "time": written(row["seconds"], "s"),
+        "of bandwidth": _percent(row["share_of_bandwidth"]),
+        "x torch": f"{row['versus']:.2f}",
+        "faster": f"{written(timed[best], 's')} with {best}" if faster else "–",
+    }
+
+
+def value_cells(row: Row) -> dict[str, str]:
+    """Return the cells of a single value and its target."""
+    met = {True: "yes", False: "no", None: "–"}[row["met"]]
+    limit = row["at_most"] if row["at_most"] is not None else row["at_least"]
+    sign = "≤" if row["at_most"] is not None else "≥"
+    return {
+        "what": row["what"],
+        "value": row["error"] if row["value"] is None else written(row["value"], row["unit"]),
+        "target": "–" if limit is None else f"{sign} {written(limit, row['unit'])}",
+        "met": met,
+    }
+
+
+def time_to_loss_cells(row: Row) -> dict[str, str]:
+    """Return the cells of a time-to-loss row, or of its error."""
+    if row["error"] is not None:
+        return {"ours": row["what"], "their loss": row["error"]}
+    reached = row["our_tokens"] is not None
+    return {
+        "ours": row["variant"],
+        "shape": row["shape"],
+        "vocabulary": f"{row['vocabulary']:,}",
+        "dtype": row["dtype"],
+        "seed": str(row["seed"]),
+        "their loss": f"{row['their_loss']:.3f}",
+        "their rate": f"{row['their_rate']:g}",
+        "their tokens": count_text(row["tokens"]),
+        "their seconds": written(row["their_seconds"], "s"),
+        "our rate": f"{row['our_rate']:g}",
+        "our tokens": count_text(row["our_tokens"]) if reached else f"not reached ({row['our_loss']:.3f})",
+        "our seconds": written(row["our_seconds"], "s") if reached else "–",
+        "fewer tokens": f"x {row['fewer_tokens']:.1f}" if reached else "–",
+        "faster": f"x {row['faster']:.1f}" if reached else "–",
+    }
+
+
+CELLS: dict[str, Callable[[Row], dict[str, str]]] = {
+    "train": train_cells,
+    "sharing": sharing_cells,
+    "kernels": kernel_cells,
+    "time-to-loss": time_to_loss_cells,
+}
+"""The cells of each section's rows; the other sections have single values."""
+
+
+def written(value: float, unit: str) -> str:
+    """Format a value with its unit."""
+    if unit == "share":
+        return f"{value:.2%}" if value < 0.1 else f"{value:.0%}"
+    if unit in ("s", "bytes"):
+        return seconds_text(value) if unit == "s" else bytes_text(round(value))
+    return f"{count_text(value)} {unit}"
+
+
+def cells_of(section: str, rows: Sequence[Row]) -> list[list[str]]:
+    """Return a section's table, header first, without empty columns."""
+    shown = [CELLS.get(section, value_cells)(row) for row in rows]
+    names = [name for name in dict.fromkeys(chain.from_iterable(shown)) if any(cells.get(name, "–") != "–" for cells in shown)]
+    return [names, *([cells.get(name, "–") for name in names] for cells in shown)]
+
+
+def as_text(section: str, rows: Sequence[Row], busy: Sequence[float | None] = ()) -> str:
+    """Format a section for a terminal."""
+    lines = aligned(cells_of(section, rows), left=1)
+    return "\n".join([TITLES[section], *lines, *_sentences(rows), *_errors(rows), *_busy(busy)])
+
+
+def as_line(section: str, row: Row) -> str:
+    """Format one row as a line."""
+    cells = CELLS.get(section, value_cells)(row)
+    return ", ".join(
+        [f"{section}: {next(iter(cells.values()))}", *(f"{k} {v}" for k, v in list(cells.items())[1:] if v != "–")]
+    )
+
+
+def as_markdown(hardware: str, sections: Mapping[str, Any]) -> str:
+    """Format a machine's sections in Markdown, each with its environment."""
+    parts = [f"# Speed on {hardware}\n"]
+    for name in TITLES:
+        if name not in sections or not sections[name]["rows"]:
+            continue
+        rows, environment = sections[name]["rows"], sections[name]["environment"]
+        head, *body = cells_of(name, rows)
+        versions = ", ".join(f"{package} {number}" for package, number in environment["versions"].items() if number)
+        threads = f"{environment['threads']} threads of {environment['cores']} cores"
+        machine = f"{environment['device']}, {environment['processor']}, {threads}, {versions}"
+        machine = "; ".join([machine, *_busy(environment.get("busy", ()))])
+        parts += [f"## {TITLES[name]}\n", *([LEGENDS[name] + "\n"] if name in LEGENDS else []), table(head, body)]
+        parts += ["", *(f"- {line}" for line in [*_sentences(rows), *_errors(rows)]), "", f"*{machine}*\n"]
+    return "\n".join(parts)
+
+
+def _busy(before_and_after: Sequence[float | None]) -> list[str]:
+    """Describe the load of other programs; older rows lack it."""
+    times = zip(before_and_after, ("before", "after"), strict=False)
+    shares = [(_percent(share), when) for share, when in times if share is not None]
+    words = " and ".join(f"{share} {when}" for share, when in shares)
+    return [f"other programs used {words} of the processors' time"] if shares else []
+
+
+def _sentences(rows: Sequence[Row]) -> list[str]:
+    return [row["sentence"] for row in rows if row.get("sentence")]
+
+
+def _errors(rows: Sequence[Row]) -> list[str]:
+    failed = [(row, name, why) for row in rows for name, why in (row.get("errors") or {}).items()]
+    return [f"{row['model'] or row['shape']}, {row['dtype']}: {name} failed: {why}" for row, name, why in failed]
+
+
+def _ratio(row: Row, peer: str) -> str:
+    """Format our tokens/s over a peer's, with the interval, which older rows lack."""
+    times, interval = f"{row['versus'][peer]:.2f}", row.get("versus_interval", {}).get(peer)
+    return f"{times} ({interval[0]:.2f}–{interval[1]:.2f})" if interval else times
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.0%}"

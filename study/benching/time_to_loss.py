@@ -11,32 +11,102 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from study.base.schema import deep_merge
-from study.benching.bench_tables import Row
 from study.benching.cases import Case
-from study.benching.own_processes import failures_reported, in_own_process
-from study.benching.results import Report
-from study.benching.validation_curves import EVALUATIONS, Curve, CurveRecorder
+from study.benching.own_processes import failures_reported, in_own_process, use_one_gpu
+from study.benching.peers import arguments_of, collator_of, dataset_of, model_of
+from study.benching.results import Report, Row
 from study.config.presets import PRESETS
 from study.config.run_config import DataConfig, RunConfig
-from study.data.prepared import prepare
+from study.data.batches import PackedBatches
+from study.data.masking import IGNORED, MaskedBatch
+from study.data.prepared import PreparedData, prepare
+from study.model.layers import autocast
 from study.store.run_folder import RunFolder
 from study.training.attempts import StopSignal
 from study.training.execution import Execution
 from study.training.trainer import Training
+
+EVALUATIONS = 12
+"""Validations per training."""
+
+
+class LossPoint(NamedTuple):
+    """A validation during training."""
+
+    seconds: float
+    tokens: int
+    loss: float
+
+
+Curve = list[LossPoint]
+
+
+class TrainingClock:
+    """A pausable clock of training seconds."""
+
+    def __init__(self) -> None:
+        self._seconds, self._since = 0.0, math.nan
+
+    def start(self) -> None:
+        """Start or resume."""
+        self._since = perf_counter()
+
+    def pause(self) -> float:
+        """Pause and return the seconds so far."""
+        if not math.isnan(self._since):
+            self._seconds, self._since = self._seconds + perf_counter() - self._since, math.nan
+        return self._seconds
+
+
+class CurveRecorder(pl.Callback):
+    """Records each validation of a run with the training seconds before it."""
+
+    def __init__(self) -> None:
+        self.curve: Curve = []
+        self._watch = TrainingClock()
+
+    def on_train_start(self, *_: Any) -> None:
+        """Start the clock."""
+        self._watch.start()
+
+    def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Pause the clock once the device is done."""
+        if module.device.type == "cuda":
+            torch.cuda.synchronize()
+        self._watch.pause()
+
+    def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
+        """Record the loss and resume."""
+        tokens = module.steps_done * module.config.recipe.batch_tokens
+        self.curve.append(LossPoint(self._watch.pause(), tokens, module.validation.loss))
+        self._watch.start()
+
+    def on_train_end(self, *_: Any) -> None:
+        """Stop the clock before the final validation."""
+        self._watch.pause()
+
+
+EVALUATION_SEQUENCES = 64
+"""Sequences per validation batch."""
 
 VARIANTS = {
     "modern": PRESETS["modern"],
     "modern recipe, BERT's architecture": {"recipe": PRESETS["modern"]["recipe"]},
 }
 """Our variants; the second shows the recipe's part of the gain."""
-
-RACED_SHAPES, RACED_VOCABULARY = "2x128,4x256", 8192
-"""The default cases."""
 
 THEIR_RATES = (1e-3, 2e-3, 4e-3)
 """The learning rates of run_mlm; the first seed tries all, the others use the best."""
@@ -76,10 +146,69 @@ def train_ours(config: RunConfig, case: Case) -> Curve:
 
 
 def train_theirs(case: Case, data: DataConfig, steps: int, rate: float, seed: int) -> Curve:
-    """Train with transformers' Trainer."""
-    from study.benching.peers import run_mlm  # transformers is installed for benchmarks only
+    """Train BertForMaskedLM with Trainer's defaults except rate, batch, steps, precision and seed."""
+    use_one_gpu()
+    prepared = prepare(data)
+    torch.set_num_threads(case.threads)
+    torch.manual_seed(seed)
+    model = model_of(case)
+    with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
+        arguments = arguments_of(case.device, case.dtype, folder, case.batch, steps, learning_rate=rate, seed=seed)
+        split = prepared.split("train")
+        recorder = _EvaluationCallback(case, lambda: validation_loss(model, case, prepared), max(1, steps // EVALUATIONS))
+        trainer = Trainer(
+            model=model,
+            args=arguments,
+            train_dataset=dataset_of(split.take(np.arange(len(split))), prepared.special.all),
+            data_collator=collator_of(prepared.tokenizer()),
+            callbacks=[recorder],
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    return recorder.curve
 
-    return run_mlm(case, prepare(data), steps, rate, seed)
+
+class _EvaluationCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """Validates every `every` steps and at the end, and records the training seconds."""
+
+    def __init__(self, case: Case, validate: Callable[[], float], every: int) -> None:
+        self.case, self.validate, self.every = case, validate, every
+        self.curve: Curve = []
+        self._watch = TrainingClock()
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self._watch.start()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step % self.every == 0 or state.global_step == state.max_steps:
+            if self.case.device == "cuda":
+                torch.cuda.synchronize()
+            seconds = self._watch.pause()
+            self.curve.append(LossPoint(seconds, state.global_step * self.case.batch_tokens, self.validate()))
+            self._watch.start()
+
+
+@torch.no_grad()
+def validation_loss(model: Any, case: Case, prepared: PreparedData) -> float:
+    """Return the loss on our runs' validation sequences and masks: nats over masked tokens ÷ their number."""
+    model.eval()
+    nats, count = 0.0, 0
+    for masked in _batches(case, prepared):
+        tokens, positions_BxK, labels = (each.to(case.device) for each in masked)
+        with autocast(case.device, case.dtype):
+            hidden_BxSxH = model.bert(tokens).last_hidden_state
+            index = positions_BxK[:, :, None].expand(-1, -1, hidden_BxSxH.shape[-1])
+            logits: Tensor = model.cls(hidden_BxSxH.gather(1, index)).float()
+        nats += float(F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"))
+        count += int((labels != IGNORED).sum())
+    model.train()
+    return nats / count
+
+
+def _batches(case: Case, prepared: PreparedData) -> Iterator[MaskedBatch]:
+    masked = PackedBatches(case.config(), prepared).validation
+    parts = (torch.split(each, EVALUATION_SEQUENCES) for each in masked)
+    return (MaskedBatch(*batch) for batch in zip(*parts, strict=True))
 
 
 def budgets(steps: int) -> Iterator[int]:

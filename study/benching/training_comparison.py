@@ -18,14 +18,15 @@ from study.benching.cases import PEERS_TOKENS, Case
 from study.benching.contenders import PRODUCTS, profile_sentence, shares_of
 from study.benching.own_processes import Contender, ContenderError, Order, RoundTime, start_forkserver
 from study.benching.results import Report
+from study.training.execution import Execution, peak_flops_per_second
 
 PEERS = ("loop", "trainer", "trainer_compiled")
 """The contenders of study.benching.peers, in table order."""
 
-OTHER_STEPS, PROFILED = ("muon", "modern"), "profiled"
-"""Ours with Muon instead of AdamW and with the preset modern; and ours under torch's profiler, which runs no rounds."""
+PROFILED = "profiled"
+"""Ours under torch's profiler, which runs no rounds."""
 
-COMPILING = ("ours", *OTHER_STEPS, "trainer_compiled", PROFILED)
+COMPILING = ("ours", "trainer_compiled", PROFILED)
 """The contenders that build kernels on CUDA, which takes most of a start and little device memory."""
 
 ROUND_SECONDS = 0.5
@@ -42,7 +43,7 @@ WARM_UP = {"cpu": Order(0.5, least_steps=2), "cuda": Order(1.0, least_steps=12)}
 class Rounds:
     """Times by contender, FLOP/s of each product, seconds to the first step, and failures of one case.
 
-    `profile` is the seconds of our step by kind of operation, if profiled.
+    `profile` is the seconds of our step by kind of kernel, if profiled.
     """
 
     times: dict[str, list[RoundTime]] = field(default_factory=dict)
@@ -127,12 +128,9 @@ def peers_of(case: Case) -> tuple[str, ...]:
 
 
 def contenders_of(case: Case, profiled: bool) -> tuple[str, ...]:
-    """Return a case's contenders: variants on a CPU, the preset at Base on a GPU, the profile if requested, beside peers."""
+    """Return a case's contenders, with the profile of a step if requested and there are peers."""
     peers = peers_of(case)
-    others: tuple[str, ...] = OTHER_STEPS if case.device == "cpu" else ()
-    if case.model == "bert-base" and case.batch_tokens == PEERS_TOKENS:
-        others = ("modern",)
-    return ("ours", *others, *peers, "matmul", *([PROFILED] if profiled and peers else []))
+    return ("ours", *peers, "matmul", *([PROFILED] if profiled and peers else []))
 
 
 def measure_training(cases: Sequence[Case], rounds: int, report: Report) -> None:
@@ -153,7 +151,8 @@ def measure_training(cases: Sequence[Case], rounds: int, report: Report) -> None
                 comparison.measure(rounds)
                 comparison.profile()
                 comparison.stop()
-                report(training_row(comparison.case, comparison.rounds, datasheet_rate(comparison.case)))
+                peak = peak_flops_per_second(Execution(comparison.case.device), comparison.case.dtype)
+                report(training_row(comparison.case, comparison.rounds, peak))
 
 
 def warm_up(comparisons: Sequence[TrainingComparison], together: bool) -> None:
@@ -169,19 +168,11 @@ def warm_up(comparisons: Sequence[TrainingComparison], together: bool) -> None:
         comparison.warm_up(name)
 
 
-def datasheet_rate(case: Case) -> float | None:
-    """Return the datasheet's dense FLOP/s of the case's device, None if unknown."""
-    from study.training.execution import Execution, peak_flops_per_second
-
-    return peak_flops_per_second(Execution(case.device), case.dtype)
-
-
 def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, Any]:
     """Return a row: medians over rounds of values, and of ratios and shares within rounds.
 
     `versus` is our tokens/s over a peer's, with the median's interval (`median_interval`). `share_of_matmul_rate` is our
-    products' share of the best matrix-product rate, `mfu` of the datasheet's dense rate `peak`. `steps_over_ours` are the
-    step times of the variants over ours. `spread` is (slowest − fastest) / median.
+    products' share of the best matrix-product rate, `mfu` of the datasheet's dense rate `peak`.
     """
     speeds = {name: [case.batch_tokens / time.step_seconds for time in times] for name, times in rounds.times.items()}
     best = [max(rates.values()) for rates in rounds.matmul]
@@ -198,12 +189,9 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
         "versus_interval": {},
         "share_of_matmul_rate": None,
         "mfu": None,
-        "steps_over_ours": {},
         "matmul_flops_per_second": median(best) if best else None,
-        "flops_per_token": case.flops_per_token,
         "tokens_per_second": {name: median(values) for name, values in speeds.items()},
         "step_seconds": {name: median(time.step_seconds for time in times) for name, times in rounds.times.items()},
-        "spread": {name: (max(values) - min(values)) / median(values) for name, values in speeds.items()},
         "start_seconds": rounds.starts,
         "rounds": max(map(len, speeds.values()), default=0),
         "errors": rounds.errors,
@@ -213,13 +201,12 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
     achieved = [speed * case.flops_per_token for speed in speeds["ours"]]
     ratios = {name: _ratios(speeds["ours"], speeds[name]) for name in PEERS if name in speeds}
     row["ours_tokens_per_second"] = median(speeds["ours"])
-    row["steps_over_ours"] = {name: median(_ratios(speeds["ours"], speeds[name])) for name in OTHER_STEPS if name in speeds}
     row["versus"] = {name: median(values) for name, values in ratios.items()}
     row["versus_interval"] = {name: list(median_interval(values)) for name, values in ratios.items()}
     row["share_of_matmul_rate"] = median(_ratios(achieved, best)) if best else None
     row["mfu"] = median(achieved) / peak if peak else None
     if rounds.profile is not None and best:
-        row["spent"] = shares_of(rounds.profile, row["step_seconds"]["ours"], case.device)
+        row["spent"] = shares_of(rounds.profile, row["step_seconds"]["ours"])
         rate = case.product_flops_per_token * case.batch_tokens / rounds.profile[PRODUCTS] / median(best)
         name = f"{case.model or case.shape}, {case.batch} x {case.sequence_length}"
         row["sentence"] = f"{name}: {profile_sentence(row['spent'], rate)}."

@@ -11,7 +11,7 @@ import click
 
 from study.base.machine import rest_at_barriers
 from study.base.text import echo
-from study.benching.bench_tables import TITLES, as_line, as_text
+from study.benching.results import TITLES, as_line, as_text
 from study.commands.options import CountRange, FiniteRange, as_json, device_option, output_folder, threads_option
 
 ALONE = ("design", "stopping")
@@ -67,13 +67,12 @@ def bench(
     rest_at_barriers()
     from study.base.quantities import read_whole_numbers
     from study.benching.command import BenchOptions, run
-    from study.plotting import loss_against_seconds, training_speed
+    from study.plotting.speed import draw_files
 
     vocabularies = None if vocabulary is None else read_whole_numbers("--vocabulary", vocabulary)
     requested = BenchOptions(**options, vocabularies=vocabularies, dtypes=_dtypes(dtype))
     results, rows = run(requested, only, into, lambda section, row: echo(as_line(section, row), err=True), {"laws": _laws})
-    for figure in (training_speed, loss_against_seconds):
-        figure.draw_file(results.file)
+    draw_files(results.file)
     if as_json:
         echo(json.dumps(next(iter(rows.values())) if len(rows) == 1 else rows, indent=1))
     else:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from study.benching.bench_tables import Row
 from study.benching.overheads import Costs, lower, rows_of, simulate
 from study.benching.own_processes import failures_reported, in_own_process
+from study.benching.results import Row
 from study.store.sweep_folder import SweepFolder
 
 

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from study.benching import fine_tuning_speed as fine_tuning
-from study.benching.bench_tables import Row
 from study.benching.fine_tuning_speed import TASKS, DrawnTask, TokenClock, measure_fine_tuning
+from study.benching.results import Row
 
 
 def test_drawn_texts_are_as_long_as_the_task_they_stand_for() -> None:

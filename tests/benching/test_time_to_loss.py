@@ -13,20 +13,26 @@ import torch
 from transformers import BertForMaskedLM
 
 from study.benching import time_to_loss as racing
-from study.benching import validation_curves
-from study.benching.bench_tables import as_line, as_text
 from study.benching.cases import Case
-from study.benching.peers import model_of, validation_loss
-from study.benching.results import Results, failure, read_sections
-from study.benching.time_to_loss import budgets, race, run_of, time_to_loss_row
-from study.benching.validation_curves import Curve, LossPoint, TrainingClock
+from study.benching.peers import model_of
+from study.benching.results import Results, as_line, as_text, failure, read_sections
+from study.benching.time_to_loss import (
+    Curve,
+    LossPoint,
+    TrainingClock,
+    budgets,
+    race,
+    run_of,
+    time_to_loss_row,
+    validation_loss,
+)
 from study.config.run_config import DataConfig, RunConfig
 from study.counting.architecture import Architecture
 from study.data.prepared import prepare
 from study.data.tokenizing import SpecialTokens
 from study.model.in_transformers import their_weights
 from study.model.parametrization import fresh_model
-from study.plotting import loss_against_seconds
+from study.plotting.speed import curves_frame
 from study.store.run_folder import RunFolder
 from study.training.execution import Execution
 from study.training.trainer import Training
@@ -76,7 +82,7 @@ def test_a_loss_that_ours_does_not_reach_is_said_and_not_counted() -> None:
 
 def test_the_clock_of_training_stands_still_in_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([1.0, 3.0, 10.0, 11.0])
-    monkeypatch.setattr(validation_curves, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(racing, "perf_counter", lambda: next(times))
     clock = TrainingClock()
     clock.start()
     assert clock.pause() == clock.pause() == 2.0
@@ -141,6 +147,6 @@ def test_the_command_races_every_variant_and_draws_the_curves(
         assert seconds == sorted(seconds)
     (results,) = (tmp_path / "bench").glob("*.json")
     assert results.with_name(f"{results.stem}-time-to-loss.svg").is_file()
-    data = loss_against_seconds.frame(read_sections(results)["time-to-loss"]["rows"])
+    data = curves_frame(read_sections(results)["time-to-loss"]["rows"])
     assert len(data["series"].unique()) == 3
     assert Results(tmp_path / "bench", "cpu", 1).sections.keys() == {"time-to-loss"}

@@ -97,7 +97,7 @@ def test_precisions_of_one_shape_are_timed_apart(monkeypatch: pytest.MonkeyPatch
 
 def test_cases_take_turns_over_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    monkeypatch.setattr(measuring, "_timed", lambda call: call())
+    monkeypatch.setattr(measuring, "seconds_of", lambda call: call())
 
     def call(name: str, seconds: float) -> Any:
         def run() -> float:
@@ -113,7 +113,7 @@ def test_cases_take_turns_over_all_rounds(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_first_call_that_loads_kernels_does_not_say_how_often_a_case_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "_timed", lambda call: call())
+    monkeypatch.setattr(measuring, "seconds_of", lambda call: call())
     seconds = iter([30.0])
     (times,) = measuring._timed_in_rounds([lambda: next(seconds, 0.5)], 10.0, lambda _: None)
     assert times == [0.5] * 20

@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from study.benching.bench_tables import as_line, as_text
-from study.benching.results import failure
+from study.benching.results import as_line, as_text, failure
 from study.counting.architecture import Architecture
 from study.data.masking import IGNORED
 from study.model.encoder import Block, has_fused_kernels, rotary_table
@@ -313,7 +312,7 @@ def test_a_kernels_row_tells_its_part_of_the_memorys_rate_and_faster_divisions(m
     assert row["share_of_bandwidth"] == pytest.approx(0.5)
     assert row["versus"] == pytest.approx(4.0)
     assert row["divisions"] == {"warps 8": pytest.approx(2.5e-6), "warps 16": None}
-    told = "GELU, time 0.005 ms, of bandwidth 50%, x torch 4.00, faster 0.0025 ms with warps 8"
+    told = "GELU, time 5 µs, of bandwidth 50%, x torch 4.00, faster 2.5 µs with warps 8"
     assert as_line("kernels", row) == f"kernels: {told}"
     assert as_text("kernels", [failure("kernels", "no Triton")]).splitlines()[-1].split(maxsplit=1) == ["kernels", "no Triton"]
 

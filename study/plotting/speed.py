@@ -1,4 +1,4 @@
-"""Training speed against the usual peer and the hardware's limit."""
+"""The figures of `study bench`: training speed beside the peers, and loss against seconds of training."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from study.base.quantities import count_text
-from study.plotting.style import save_in, theme, title_above, wide_figure
+from study.evidence.ledgers import LOSS
+from study.plotting.style import legend_below, panels, save_in, series_styles, theme, title_above, wide_figure
 
 PEERS = {
     "loop": "BertForMaskedLM, plain loop",
@@ -22,7 +24,7 @@ PEERS = {
 SHARES = {"share_of_matmul_rate": "of plain matrix products", "mfu": "of the datasheet's dense rate"}
 
 
-def frame(rows: list[dict[str, object]]) -> pd.DataFrame:
+def speed_frame(rows: list[dict[str, object]]) -> pd.DataFrame:
     """One row per bar: the case, the kind (`times faster` or `share`), its series and value."""
     bars = []
     for row in rows:
@@ -38,7 +40,7 @@ def frame(rows: list[dict[str, object]]) -> pd.DataFrame:
     return pd.DataFrame(bars, columns=["case", "kind", "series", "value"])
 
 
-def draw(data: pd.DataFrame, title: str) -> Figure:
+def draw_speed(data: pd.DataFrame, title: str) -> Figure:
     """Return the ratio to the peers' tokens/s, and the share of the hardware's rate in use."""
     with theme():
         cases = list(data["case"].unique())
@@ -68,16 +70,54 @@ def _bars(axes: Axes, data: pd.DataFrame, cases: list[str], label: str, form: st
         sns.move_legend(axes, "lower left", bbox_to_anchor=(0, 1), ncols=1, title=None)
 
 
-def draw_file(results: Path) -> list[Path]:
-    """Draw the training section of `study bench` results, if any, beside them."""
-    rows, where = read_section(results, "train")
-    data = frame(rows)
-    if data.empty:
-        return []
-    return save_in(draw(data, f"Training speed on {where}"), results.parent, results.stem)
+THEIRS = "transformers' run_mlm"
+COLUMNS = ["case", "series", "seed", "seconds", "loss"]
 
 
-def read_section(results: Path, name: str) -> tuple[list[dict[str, Any]], str]:
+def curves_frame(rows: list[dict[str, object]]) -> pd.DataFrame:
+    """One row per validation: the case, series, seed, seconds of training before it, and loss."""
+    points: dict[tuple[object, ...], None] = {}
+    for row in rows:
+        if row["error"] is not None:
+            continue
+        case = f"{row['shape']}, {row['vocabulary']:,} pieces, {row['dtype']}"
+        for series, name in ((THEIRS, "their_curve"), (f"ours, {row['variant']}", "our_curve")):
+            curve = row[name]
+            assert isinstance(curve, list)
+            points |= {(case, series, row["seed"], seconds, loss): None for seconds, _, loss in curve}
+    return pd.DataFrame(list(points), columns=COLUMNS)
+
+
+def draw_curves(data: pd.DataFrame, title: str) -> Figure:
+    """One panel per case; one line per training, coloured by series."""
+    with theme():
+        cases = list(data["case"].unique())
+        figure, axes_of_cases = panels(cases, "seconds of training", LOSS, height=3.0)
+        styles = series_styles(list(data["series"].unique()))
+        for axes, case in zip(axes_of_cases, cases, strict=True):
+            for (series, _), curve in data[data["case"] == case].groupby(["series", "seed"], sort=False):
+                axes.plot(curve["seconds"], curve["loss"], color=styles[str(series)][0], marker=".")
+            axes.set_xscale("log")
+        legend_below(figure, [Line2D([], [], color=colour, marker=".", label=name) for name, (colour, _) in styles.items()])
+        title_above(figure, title)
+    return figure
+
+
+def draw_files(results: Path) -> list[Path]:
+    """Draw what results of `study bench` hold beside them: training speed, and the race as `<hardware>-time-to-loss`."""
+    sections = (
+        ("train", "Training speed", "", speed_frame, draw_speed),
+        ("time-to-loss", "Loss against training time", "-time-to-loss", curves_frame, draw_curves),
+    )
+    written = []
+    for name, title, suffix, frame, draw in sections:
+        rows, where = _section(results, name)
+        if not (data := frame(rows)).empty:
+            written += save_in(draw(data, f"{title} on {where}"), results.parent, f"{results.stem}{suffix}")
+    return written
+
+
+def _section(results: Path, name: str) -> tuple[list[dict[str, Any]], str]:
     """Return the rows of a section, empty if missing, and the hardware."""
     section = json.loads(results.read_bytes())["sections"].get(name)
     if section is None:
