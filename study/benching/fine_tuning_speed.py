@@ -1,8 +1,7 @@
-"""Fine-tuning speed beside transformers' Trainer: same model, examples, batch size, optimiser and threads, alternating.
+"""Fine-tuning speed beside transformers' Trainer: same model, examples, batch size, optimiser, precision and threads.
 
 Examples are random: log-normal lengths with the log mean and deviation of a GLUE task in BERT's word pieces, and Zipf tokens
-over the task's number of pieces. Tokens/s exclude padding. Trainer pads each batch to its longest example, like its own
-collator. Both sides use the precision of scores; neither evaluates, saves or logs.
+over the task's number of pieces. Trainer pads each batch to its longest example, like its own collator.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from study.config.score_config import Knobs, ScoreConfig
 from study.counting.architecture import Architecture
 from study.counting.memory import Device, Precision
 from study.counting.named_models import named
-from study.model.task_model import TaskModel
+from study.model.heads import TaskModel
 from study.scoring.encoding import Inputs, Ragged
 from study.scoring.fine_tuning import FineTuning
 from study.scoring.fine_tuning_trainer import FineTuningData, prepare_process

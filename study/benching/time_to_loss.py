@@ -1,10 +1,7 @@
 """The tokens and seconds that our training needs to reach the loss of transformers' run_mlm.
 
-Their side is the usual setup: BertConfig of the shape, Trainer's defaults, DataCollatorForLanguageModeling, the best of three
-learning rates, one linear schedule over the token budget. Ours trains at increasing budgets, each with a complete schedule and
-at the best of three learning rates, until it reaches that loss. Both share text, tokeniser, batch, precision, validation
-sequences and masks, and dropout: 0 by default, which serves them better than BertConfig's 0.1. Seconds cover training from
-first to last step, without validation.
+Both share text, tokeniser, batch, precision, validation sequences and masks, and dropout: 0 by default, which serves theirs
+better than BertConfig's 0.1. Seconds cover training from first to last step, without validation.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from study.base.randomness import Stream, stream_seed
 from study.counting.architecture import Architecture, unbuildable
 from study.data.tokenizing import SpecialTokens
 from study.model.encoder import rotary_table
-from study.model.heads import MaskedLanguageModelHead
+from study.model.heads import PAIR_HEAD, MaskedLanguageModelHead
 from study.model.layers import initialise
-from study.model.masked_language_model import PAIR_HEAD, MaskedLanguageModel
+from study.model.masked_language_model import MaskedLanguageModel
 from study.model.replaced_tokens import detector_state
 from study.model.stored_weights import why_unusable
 from study.model.transformers_classes import TransformersClass, class_for, class_in

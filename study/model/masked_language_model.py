@@ -23,11 +23,8 @@ from study.counting.layer_losses import NO_LOSSES, LayerLosses
 from study.counting.parameters import parameters
 from study.data.masking import IGNORED, MaskedBatch
 from study.model.encoder import Encoder, LayerState, at_positions
-from study.model.heads import DetectionHead, MaskedLanguageModelHead, SequenceHead
+from study.model.heads import PAIR_HEAD, DetectionHead, MaskedLanguageModelHead, SequenceHead
 from study.model.layers import initialise, initialise_unit_stream
-
-PAIR_HEAD = "pair_head."
-"""The prefix of the weights of a pair head."""
 
 DECODER_POSITIONS = "head.position."
 """The prefix of the weights of an enhanced mask decoder."""

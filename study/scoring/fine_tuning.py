@@ -19,10 +19,10 @@ from study.config.recipe import Budget, Recipe
 from study.config.score_config import ScoreConfig
 from study.counting.memory import Precision
 from study.counting.parameters import encoder_flops
+from study.model.heads import TaskModel
 from study.model.layers import autocast, seed_dropout
 from study.model.optimization import adamw, clip_gradients, schedule
 from study.model.stored_weights import multiply_in_fp32, multiply_in_int8, rounded
-from study.model.task_model import TaskModel
 from study.scoring.predictions import Logits, masked_spans, predictions, split_logits, standardised
 from study.scoring.task_inputs import EvaluatedSplit, TaskBatch, TaskInputs, TrainingOrder, evaluation_batches
 from study.scoring.task_metrics import measure

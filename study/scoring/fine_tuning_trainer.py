@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from study.base.durable_files import is_there, write_atomically
 from study.config.score_config import ScoreConfig
 from study.counting.parameters import encoder_flops
-from study.model.task_model import TaskModel
+from study.model.heads import TaskModel
 from study.scoring.attempt import ScoreAttempt
 from study.scoring.fine_tuning import FineTuning
 from study.scoring.predictions import head_of

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from study.model.task_model import HeadKind
+from study.model.heads import HeadKind
 from study.scoring.encoding import Inputs
 from study.scoring.task_inputs import TaskBatch
 from study.scoring.task_metrics import interval, measure

@@ -28,7 +28,7 @@ EVALUATION_TOKENS = 8192
 
 
 class TaskBatch(NamedTuple):
-    """Inputs of study.model.task_model and the `labels` of study.scoring.encoding.
+    """Inputs of study.model.heads and the `labels` of study.scoring.encoding.
 
     `attended` is None without padding. `rows` are the inputs by number.
     """

@@ -22,7 +22,8 @@ from study.data.batches import validation_masker
 from study.data.masking import MaskedBatch
 from study.data.prepared import PreparedData
 from study.model.encoder import Block
-from study.model.masked_language_model import DECODER_POSITIONS, PAIR_HEAD, MaskedLanguageModel
+from study.model.heads import PAIR_HEAD
+from study.model.masked_language_model import DECODER_POSITIONS, MaskedLanguageModel
 
 UNEVEN = 0.5
 """The largest deviation, relative to the mean, that `uneven` draws for a weight before centring."""

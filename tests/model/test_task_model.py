@@ -10,9 +10,9 @@ import transformers
 from torch import Tensor, nn
 
 from study.model.encoder import Encoder
+from study.model.heads import HeadKind, TaskModel
 from study.model.in_transformers import their_weights
 from study.model.masked_language_model import MaskedLanguageModel
-from study.model.task_model import HeadKind, TaskModel
 from tests.model.test_model import randomised, small
 from tests.transformers_models import their_settings
 

@@ -26,12 +26,12 @@ from study.data.token_files import PackedSequences
 from study.evidence.downstream import with_comparable_losses
 from study.evidence.evidence import gather
 from study.evidence.ledgers import validation_columns
+from study.model.heads import TaskModel
 from study.model.in_transformers import their_config, their_weights
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw, learning_rate_factor
 from study.model.parametrization import fresh_model
 from study.model.replaced_tokens import DETECTION_WEIGHT, detection, generator_state, sampled
-from study.model.task_model import TaskModel
 from study.model.transformers_classes import class_for
 from study.planning.plan import Plan
 from study.report.findings import missing_comparison
