@@ -236,9 +236,9 @@ def written(value: float, unit: str) -> str:
     """Format a value with its unit."""
     if unit == "share":
         return f"{value:.2%}" if value < 0.1 else f"{value:.0%}"
-    if unit in ("s", "bytes"):
-        return seconds_text(value) if unit == "s" else bytes_text(round(value))
-    return f"{count_text(value)} {unit}"
+    if unit == "s":
+        return seconds_text(value)
+    return bytes_text(round(value)) if unit == "bytes" else f"{count_text(value)} {unit}"
 
 
 def cells_of(section: str, rows: Sequence[Row]) -> list[list[str]]:
@@ -268,12 +268,12 @@ def as_markdown(hardware: str, sections: Mapping[str, Any]) -> str:
     for name in TITLES:
         if name not in sections or not sections[name]["rows"]:
             continue
-        rows, environment = sections[name]["rows"], sections[name]["environment"]
+        rows, measured = sections[name]["rows"], sections[name]["environment"]
         head, *body = cells_of(name, rows)
-        versions = ", ".join(f"{package} {number}" for package, number in environment["versions"].items() if number)
-        threads = f"{environment['threads']} threads of {environment['cores']} cores"
-        machine = f"{environment['device']}, {environment['processor']}, {threads}, {versions}"
-        machine = "; ".join([machine, *_busy(environment.get("busy", ()))])
+        versions = ", ".join(f"{package} {number}" for package, number in measured["versions"].items() if number)
+        threads = f"{measured['threads']} threads of {measured['cores']} cores"
+        machine = f"{measured['device']}, {measured['processor']}, {threads}, {versions}"
+        machine = "; ".join([machine, *_busy(measured.get("busy", ()))])
         parts += [f"## {TITLES[name]}\n", *([LEGENDS[name] + "\n"] if name in LEGENDS else []), table(head, body)]
         parts += ["", *(f"- {line}" for line in [*_sentences(rows), *_errors(rows)]), "", f"*{machine}*\n"]
     return "\n".join(parts)
