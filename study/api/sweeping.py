@@ -12,8 +12,8 @@ from rich.console import Console
 
 from study.base.machine import cores, rest_at_barriers
 from study.config.run_config import RunConfig
-from study.config.sweep import CellSweep, GoalSweep, SearchSweep
-from study.config.sweep_files import parse_sweep, read_sweep
+from study.config.sweep import CellSweep, GoalSweep, SearchSweep, parse_sweep
+from study.config.sweep_files import read_sweep
 from study.data.prepared import data_fingerprint
 from study.report.answer import IMAGES, Answer, report
 from study.running.launch import folder_of, launched

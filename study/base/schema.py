@@ -101,15 +101,17 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
     @classmethod
-    def parse(cls, values: object, place: str = "", unknown: Literal["forbid", "ignore"] = "forbid") -> Self:
-        """Validate a mapping, as YAML gives it; `unknown` says whether unknown keys are errors.
+    def parse(
+        cls, values: object, place: str = "", unknown: Literal["forbid", "ignore"] = "forbid", context: object = None
+    ) -> Self:
+        """Validate a mapping, as YAML gives it; `unknown` says whether unknown keys are errors, and validators see `context`.
 
         Raises InputError with every problem under its dotted path below `place`.
         """
         if not isinstance(values, Mapping):
             raise InputError.at(place, f"is {shown(values)}, not keys and values")
         try:
-            return cls.model_validate(values, extra=unknown)
+            return cls.model_validate(values, extra=unknown, context=context)
         except ValidationError as error:
             raise InputError(_problems(cls, error, place)) from None
 
@@ -173,7 +175,8 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
             return "is missing and has no default"
         case "value_error":
             reason = str(detail["ctx"]["error"])
-            return reason if isinstance(detail["input"], Mapping | BaseModel) else f"{value} {reason}"
+            named = detail["loc"][-1:] == ("[key]",)  # the place ends with the key
+            return reason if named or isinstance(detail["input"], Mapping | BaseModel) else f"{value} {reason}"
         case "model_type" | "model_attributes_type":
             return f"{value} is not a mapping with keys {', '.join(_model_at(model, detail['loc']).known_keys())}"
         case "dict_type":

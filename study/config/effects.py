@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from study.config.knobs import KNOBS
 from study.config.run_config import RunConfig
-from study.config.sweep_files import KNOBS
 
 UNTRAINED = ("recipe.start", "recipe.teacher", "recipe.batch_tokens", "recipe.precision", "recipe.weights")
 """The recipe knobs that have an effect in a run of no steps, or are refused there."""

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Discriminator, Field, PrivateAttr, Tag, fi
 
 from study.base.errors import shown
 from study.base.schema import Count, Distinct, Index, Number, Several, Share, Strict, number_in
+from study.config.knobs import SearchedKnob, few_enough
 from study.config.recipe import Recipe, TrainingMasking
 from study.config.shape_spec import LARGEST, FfnRatio, Width, needs_even_heads, why_beyond
 from study.counting.architecture import Architecture
@@ -191,7 +192,7 @@ class Search(Strict):
     prune: Prune | None = None
     sampler: Literal["tpe", "random", "nsga2"] = "tpe"
     objectives: Several[Literal["loss_nats", "parameters", "parameters_non_embedding", "train_flops"]] = ("loss_nats",)
-    space: Annotated[dict[str, Dimension], Field(min_length=1)]
+    space: Annotated[dict[SearchedKnob, Dimension], Field(min_length=1), BeforeValidator(few_enough)]
     head_width: Width = HEAD_WIDTH
     ffn_ratio: FfnRatio = 4.0
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from study.base.errors import InputError, Problem, nearest, shown
-from study.base.schema import Count, Distinct, Index, Positive, Several, Strict, Text, deep_merge, set_path, whole
+from study.base.errors import InputError, Problem, nearest
+from study.base.schema import Count, Distinct, Index, Positive, Several, Strict, Text, set_path, whole
+from study.config.base_values import batch_of, problems_of_base, shared_values, sizes_of_model, with_parts
 from study.config.goal_spec import SOLVED, DecisionGoal, OptimumGoal, RunPool, SpendLimit, SweepGoal
+from study.config.knobs import PARTS, TOKENIZER_KNOBS, TunedKnob, VariedKnob, few_enough
 from study.config.named_runs import NO_RUN, cell_as_text, cell_in
-from study.config.presets import PRESETS, PresetName
+from study.config.presets import PresetName
 from study.config.recipe import Budget
 from study.config.resources import Resources
 from study.config.run_config import DataConfig, Masking
@@ -28,7 +30,6 @@ from study.config.search_spec import Search, Value
 from study.config.shape_spec import LARGEST, MOST_COMBINATIONS, Depth, Ffn, Heads, Shapes, Width
 from study.config.tuned_values import trial_seeds
 from study.counting.architecture import SHAPE, SIZES
-from study.counting.named_models import find, trained_values
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """The pattern of a sweep's name: a folder, a W&B group and a title."""
@@ -151,23 +152,12 @@ Varied = Several[Value]
 """The values of a knob to compare, each a separate variant at every shape and budget."""
 
 
-PARTS = ("architecture", "recipe")
-"""The parts of a run that `base` sets."""
-
-LONGEST_NAME = 64
-"""A longer text under `base.architecture` is not taken for the name of a model."""
-
-TOKENIZER_KNOBS = ("data.tokenizer.kind", "data.tokenizer.vocabulary")
-"""The knobs of the data that `vary` may set; such runs compare in bits per byte of fixed masked words."""
-
-MODEL = "model"
-"""The key under `base.architecture` that names an encoder of the literature."""
-
 _ANY_SHAPE = {"list": [{"depth": 1, "width": 1}]}
 """A substitute for missing shapes, to find the other problems of a file."""
 
 _NOTHING_TO_TUNE = "a budget of 0 steps trains nothing: give no other budget, one seed, and no tune or search"
 _SEARCH_ALONE = "a search has one budget and one seed, and its space lists the knobs; leave out vary and tune"
+_AUTO_BESIDE_OTHERS = "'auto' means bf16 or fp32, depending on the device; list those two to compare them"
 MOST_OF_POOL = 2000
 """The most runs that a goal chooses from, seeds counted."""
 
@@ -191,7 +181,7 @@ class SweepBase(Strict):
     data: DataConfig = DataConfig()
     masking: Masking = Masking()
     preset: PresetName = "bert"
-    base: dict[str, Any] = Field(default_factory=dict)
+    base: Annotated[dict[str, Any], AfterValidator(with_parts)] = Field(default_factory=dict)
     seeds: Seeds = 1
     first_seed: Annotated[Index, Field(le=2**31)] = 0
     tags: Distinct[Text] = ()
@@ -205,17 +195,16 @@ class SweepBase(Strict):
             raise ValueError("cannot name a folder: letters, digits, '_', '.' and '-', at most 64")
         return name
 
-    @field_validator("base")
+    of_shapes: ClassVar[tuple[str, ...]] = ()
+    """The sizes that shapes or a pool give each run."""
+
+    @field_validator("*")
     @classmethod
-    def _base_has_known_parts(cls, base: dict[str, Any]) -> dict[str, Any]:
-        for key, value in base.items():
-            if key not in PARTS:
-                raise ValueError(f"has {key!r}; it takes {' and '.join(PARTS)}")
-            if not isinstance(value, dict):
-                named = isinstance(value, str) and len(value) <= LONGEST_NAME and key == PARTS[0]
-                remedy = f"; for a named model write {{model: {value}}}" if named else ""
-                raise ValueError(f"has {shown(value)} under {key}, which needs keys and values{remedy}")
-        return base
+    def _section_is_kept(cls, section: Any, info: ValidationInfo) -> Any:
+        """Add each valid section to the context, in which `parse_sweep` checks them together even if others are invalid."""
+        if info.context is not None:
+            info.context[info.field_name] = section
+        return section
 
     @classmethod
     def known_keys(cls) -> dict[str, Any]:
@@ -225,12 +214,7 @@ class SweepBase(Strict):
     @property
     def shared(self) -> dict[str, Any]:
         """The common values of all runs: the preset, overridden by a named model, overridden by `base`."""
-        architecture = self.base.get("architecture", {})
-        if MODEL not in architecture:
-            return deep_merge(PRESETS[self.preset], self.base)
-        own = {key: value for key, value in architecture.items() if key != MODEL}
-        values = {key: value for key, value in (trained_values(architecture[MODEL]) | own).items() if key not in self.of_shapes}
-        return deep_merge({**PRESETS[self.preset], "architecture": {}}, {**self.base, "architecture": values})
+        return shared_values(self.preset, self.base, self.of_shapes)
 
     @property
     def texts(self) -> list[DataConfig]:
@@ -249,11 +233,6 @@ class SweepBase(Strict):
             if knob in knobs:
                 set_path(values, knob, knobs[knob])
         return values["data"]
-
-    @property
-    def of_shapes(self) -> tuple[str, ...]:
-        """The sizes that `shapes` give each run."""
-        return ()
 
     @property
     def varied(self) -> tuple[str, ...]:
@@ -308,8 +287,10 @@ class CellSweep(SweepBase):
     shapes: Shapes
     budgets: Budgets
     cells: dict[str, NamedCell] = Field(default_factory=dict)
-    vary: dict[str, Varied] = Field(default_factory=dict)
-    tune: dict[str, TuneRange] = Field(default_factory=dict)
+    tune: Annotated[dict[TunedKnob, TuneRange], BeforeValidator(few_enough)] = Field(default_factory=dict)
+    vary: Annotated[dict[VariedKnob, Varied], BeforeValidator(few_enough)] = Field(default_factory=dict)
+
+    of_shapes: ClassVar[tuple[str, ...]] = SIZES
 
     @field_validator("vary", mode="before")
     @classmethod
@@ -366,11 +347,6 @@ class CellSweep(SweepBase):
         if self.budgets.trains_nothing and (self.tune or self.seeds > 1 or self.budgets.several):
             raise ValueError(_NOTHING_TO_TUNE)
         return self
-
-    @property
-    def of_shapes(self) -> tuple[str, ...]:
-        """The sizes that `shapes` give each run."""
-        return SIZES
 
     @property
     def varied(self) -> tuple[str, ...]:
@@ -469,6 +445,8 @@ class GoalSweep(SweepBase):
     spend: SpendLimit
     prior: Text | None = None
 
+    of_shapes: ClassVar[tuple[str, ...]] = SIZES
+
     @model_validator(mode="after")
     def _pool_serves_the_goal(self) -> Self:
         axes = {"depth": self.pool.depth, "width": self.pool.width, "tokens": self.pool.tokens}
@@ -522,11 +500,6 @@ class GoalSweep(SweepBase):
         return len(self.candidates) or len(self.pool.depths()) * len(self.pool.widths()) * len(self.pool.budgets())
 
     @property
-    def of_shapes(self) -> tuple[str, ...]:
-        """The sizes that the pool gives each run."""
-        return SIZES
-
-    @property
     def seed_values(self) -> tuple[int, ...]:
         """The seeds that a shape and budget may have."""
         return tuple(range(self.first_seed, self.first_seed + self.seeds))
@@ -542,40 +515,65 @@ _KINDS: Mapping[str, type[CellSweep] | type[SearchSweep] | type[GoalSweep]] = {
 }
 """The kinds of sweep by the key that names each."""
 
+_ELSEWHERE = {part: f"belongs under base; write base.{part}" for part in PARTS} | {
+    "prune": "belongs under search: stopping slow runs would bias a comparison or a fit"
+}
+"""Messages for keys that stand above their place."""
+
 _ALONE = {GoalSweep: _GOAL_ALONE, SearchSweep: _SEARCH_ALONE, CellSweep: _OF_A_GOAL}
 
 
-def sweep_of(values: Mapping[str, Any], unknown: Literal["forbid", "ignore"] = "forbid") -> Sweep:
-    """Return the sweep of the kind that the values name; `unknown` decides about unknown keys.
+def parse_sweep(values: Mapping[str, Any], unknown: Literal["forbid", "ignore"] = "forbid") -> Sweep:
+    """Return the sweep of the kind that the values name.
 
-    Raises InputError with every problem, each under its dotted path.
+    Where `unknown` is "ignore", as for a sweep that another version launched, unknown keys are ignored, knobs and `base`
+    unchecked. Raises InputError with every problem, each under its dotted path.
     """
     given = {key: value for key, value in values.items() if value is not None or key not in _KINDS}
-    if not _KINDS.keys() & given.keys() and (sizes := _sizes_of_model(given.get("base"))):
-        given["shapes"] = {"list": [sizes]}
     named = [key for key in _KINDS if key in given]
     kind = _KINDS[named[0] if named else "shapes"]
+    problems = [Problem(key, message) for key, message in _ELSEWHERE.items() if key in given and unknown == "forbid"]
     aside = given.keys() & kind.known_keys().keys() - kind.model_fields.keys()
-    problems = []
-    if len(named) != 1:
-        problems = [Problem("", "needs exactly one of shapes, search and goal")]
+    if not named and (sizes := sizes_of_model(given.get("base"))):
+        given["shapes"] = {"list": [sizes]}
+    elif len(named) != 1:
+        problems.append(Problem("", "needs exactly one of shapes, search and goal"))
         given.setdefault("shapes", _ANY_SHAPE)
     elif any(given[key] for key in aside):
-        problems = [Problem("", _ALONE[kind])]
+        problems.append(Problem("", _ALONE[kind]))
+    sections: dict[str, Any] | None = {} if unknown == "forbid" else None
     try:
-        sweep = kind.parse({key: value for key, value in given.items() if key not in aside}, unknown=unknown)
+        left = {key: value for key, value in given.items() if key not in aside | _ELSEWHERE.keys()}
+        sweep = kind.parse(left, unknown=unknown, context=sections)
     except InputError as error:
         problems += [problem for problem in error.problems if problem not in problems]
+    if sections is not None:
+        problems += _problems_between(sections, kind, of_shapes=kind.of_shapes if named else ())
+    if sections and problems:
+        problems += _unmet_targets(**sections)
     if problems:
         raise InputError(problems)
     return sweep
 
 
-def _sizes_of_model(base: object) -> dict[str, Any] | None:
-    """Return the sizes of a named model, with those that `base` gives beside it; None without a known one."""
-    architecture = base.get("architecture") if isinstance(base, Mapping) else None
-    name = architecture.get(MODEL) if isinstance(architecture, Mapping) else None
-    if not isinstance(architecture, Mapping) or not isinstance(name, str) or find(name) is None:
-        return None
-    values = trained_values(name) | dict(architecture)
-    return {size: values[size] for size in SIZES}
+def _problems_between(sections: Mapping[str, Any], kind: type[SweepBase], of_shapes: tuple[str, ...]) -> Iterator[Problem]:
+    """Yield the problems of valid sections of a file beside each other, even if other sections are invalid."""
+    vary, tune, search = (sections.get(section, {}) for section in ("vary", "tune", "search"))
+    precision = "recipe.precision"
+    searched = search.space[precision].values if search and precision in search.space else ()
+    for section, values in (("vary", vary.get(precision, ())), ("search.space", searched)):
+        if len(values) > 1 and "auto" in values:
+            yield Problem(f"{section}.{precision}", _AUTO_BESIDE_OTHERS)
+    if (base := sections.get("base")) is None:
+        return
+    yield from problems_of_base(base, kind.known_keys(), of_shapes)
+    if kind is CellSweep and "recipe.batch_tokens" not in {*tune, *vary} and {"budgets", "preset"} <= sections.keys():
+        batch = batch_of(sections["preset"], base)
+        for tokens in sections["budgets"].tokens:
+            if batch is not None and tokens < batch:
+                yield Problem("budgets.tokens", f"{whole(tokens):,} tokens are less than one batch of {batch:,}")
+
+
+def _unmet_targets(*, shapes: Shapes | None = None, base: Mapping[str, Any] | None = None, **_: Any) -> Sequence[Problem]:
+    """Return the targets that no width meets, which a plan reports in a sweep without other problems."""
+    return [] if shapes is None else shapes.sizes((base or {}).get("architecture", {}))[1]

@@ -20,9 +20,10 @@ from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
 from study.base.schema import deep_merge, flatten, set_path
 from study.config.effects import MAY_COINCIDE, training_key
+from study.config.knobs import MODEL
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig
-from study.config.sweep import MODEL, CellSweep, GoalSweep, SearchSweep, Sweep
+from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep
 from study.config.tuned_values import Tried, best_values, rank
 from study.counting.parameters import parameters
 from study.planning.tuning import AT_ONCE, Line, next_indices, start_near

@@ -19,10 +19,10 @@ from study.base.quantities import count_text, plural
 from study.base.schema import flatten
 from study.base.terminal import say
 from study.base.text import pasted
+from study.config.knobs import TRAINED_RUNS
 from study.config.resources import Resources
 from study.config.run_config import RunConfig, TokenizerVariant
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep
-from study.config.sweep_files import TRAINED_RUNS
 from study.counting.memory import AskedPrecision, Device, Precision
 from study.data.corpora import skipped_files_note
 from study.data.hub_corpus import PREFIX

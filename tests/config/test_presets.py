@@ -12,7 +12,8 @@ from study.base.errors import InputError
 from study.base.schema import flatten, set_path
 from study.config.presets import PRESETS, PresetName
 from study.config.run_config import RunConfig
-from study.config.sweep_files import parse_sweep, read_sweep
+from study.config.sweep import parse_sweep
+from study.config.sweep_files import read_sweep
 from study.planning.plan import Plan
 from tests.sweeps import sweep_values, write_sweep
 

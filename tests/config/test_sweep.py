@@ -107,6 +107,25 @@ def test_what_a_sweep_cannot_say(changes: dict[str, Any], place: str, message: s
     assert message in told[place]
 
 
+def test_sections_are_compared_even_if_others_cannot_be_read() -> None:
+    told = problems(
+        seeds=0,
+        base={"recipe": {"dropout": 0.1, "dropuot": 0.1, "batch_tokens": 512}},
+        budgets={"steps": [], "tokens": [300]},
+        tune={"recipe.beta1": {"low": 0.5, "high": 0.9, "trials": 2}},
+        vary={"recipe.dropout": [0, 0.1], "recipe.beta1": [0.8], "recipe.betta2": [0.9], "recipe": {"norm": ["pre"]}},
+    )
+    assert told == {
+        "seeds": "0 is below the least allowed, 1",
+        "base.recipe.dropuot": "is not a known key; did you mean 'dropout'?",
+        "budgets.tokens": "300 tokens are less than one batch of 512",
+        "vary.recipe.dropout": "has a value in base too; remove that one",
+        "vary.recipe.beta1": "is tuned too; leave it out of vary or of tune",
+        "vary.recipe.betta2": "is not a knob of a run; did you mean 'recipe.beta2'?",
+        "vary.recipe": "contains keys; write each as one dotted key, as in recipe.dropout",
+    }
+
+
 def test_amounts_may_be_written_as_on_the_command_line() -> None:
     assert sweep(budgets={"steps": [], "tokens": ["10M", "1.5e6", "190,350,517"]}).budgets.tokens == (1e7, 1.5e6, 190_350_517)
     with pytest.raises(InputError, match=r"'190,350,517' is not a list; write it in brackets, such as \[190350517\]"):

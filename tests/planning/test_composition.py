@@ -12,7 +12,7 @@ import pytest
 from study.base.errors import InputError
 from study.base.schema import deep_merge, flatten, set_path
 from study.config.presets import PRESETS
-from study.config.sweep_files import parse_sweep
+from study.config.sweep import parse_sweep
 from study.planning.plan import Plan
 from study.planning.proposing import families
 from tests.sweeps import sweep_values

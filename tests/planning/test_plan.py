@@ -15,7 +15,7 @@ import yaml
 from study.base.errors import InputError
 from study.config.resources import Resources
 from study.config.run_config import RunConfig
-from study.config.sweep_files import parse_sweep
+from study.config.sweep import parse_sweep
 from study.counting.parameters import parameters
 from study.executing.slots import Slot
 from study.planning.cell import Cell

@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForPreTrainin
 from study.base.errors import InputError
 from study.base.randomness import Stream, stream_seed
 from study.config.run_config import RunConfig
-from study.config.sweep_files import parse_sweep
+from study.config.sweep import parse_sweep
 from study.counting.components import OF_GENERATOR
 from study.counting.parameters import parameters
 from study.data.batches import DataOrder, PackedBatches, training_masker, training_sequences
