@@ -27,7 +27,7 @@ ALONE = ("design", "stopping")
     help=f"Measure only this, of {', '.join([*TITLES, *ALONE])}; repeatable.",
 )
 @click.option("--pools", type=click.Path(path_type=Path), help="Folder of scalebench's tables, for --only design.")
-@click.option("--replay", type=click.Path(path_type=Path), help="Results folder of a finished sweep, for --only design.")
+@click.option("--replay", type=click.Path(path_type=Path), help="Folder of a finished sweep, for --only design.")
 @click.option("--shapes", help="Trained shapes as DEPTHxWIDTH, as in 2x128,4x256.  [default: the device's own]")
 @click.option("--vocabulary", help="Word pieces V of the shapes.  [default: 30522,8192]")
 @click.option("--dtype", default=None, help="Precisions of the shapes.  [default: fp32,bf16 on CPU, bf16 on CUDA]")

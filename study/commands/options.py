@@ -140,8 +140,13 @@ def open_page(address: str) -> None:
 
 
 results_option = click.option(
-    "--results", type=click.Path(path_type=Path), default=Path("results"), show_default=True, help="Folder of all results."
+    "--results",
+    type=click.Path(path_type=Path),
+    default=Path("results"),
+    show_default=True,
+    help="Folder of all sweeps: a launch adds to it, and runs are found in it.",
 )
+"""Where sweeps are, for commands that read there or launch; whatever else a command writes goes `--into` a folder."""
 
 
 PLACES = ("on", "device", "slots_per_device", "partition", "time", "array")

@@ -155,6 +155,14 @@ def test_where_to_write_has_one_name_in_every_command() -> None:
     assert not {"--out", "--output", "--to", "-o"} & {flag for parameter in others for flag in parameter.opts}
 
 
+def test_where_sweeps_are_has_one_name_in_every_command() -> None:
+    given = {name: {parameter.name: parameter for parameter in parameters_of(name)} for name in COMMANDS}
+    reading = {name: parameters["results"] for name, parameters in given.items() if "results" in parameters}
+    assert {"plan", "launch", "demo", "exclude", "export", "features", "params"} <= reading.keys()
+    assert len({(*parameter.opts, parameter.default, getattr(parameter, "help", "")) for parameter in reading.values()}) == 1
+    assert not {"into"} & {name for command in ("plan", "launch", "demo") for name in given[command]}, "a launch goes on there"
+
+
 @pytest.mark.parametrize(
     ("words", "begun", "found"),
     [
