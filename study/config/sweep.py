@@ -367,7 +367,7 @@ class CellSweep(SweepBase):
     def parents(self) -> tuple[str, ...]:
         """The names of the cells that starts and teachers name."""
         named = (cell_in(value) for knob in NO_RUN for value in self.vary.get(f"recipe.{knob}", ()))
-        return tuple(dict.fromkeys(found[0] for found in named if found is not None))
+        return tuple(dict.fromkeys(cell[0] for cell in named if cell is not None))
 
     @property
     def texts(self) -> list[DataConfig]:

@@ -206,11 +206,11 @@ class Cell:
     @cached_property
     def _reach(self) -> dict[Values, Trial]:
         """Every combination of the tuned values and one beyond each end, and what was tried; only valid runs."""
-        found: dict[Values, Trial] = {}
+        trials: dict[Values, Trial] = {}
         for values in dict.fromkeys((*product(*(tuned.line() for tuned in self.spec.tune.values())), *self.tried)):
             with contextlib.suppress(InputError):  # such as a share above 1
-                found[values] = self._trial(values)
-        return found if MAY_COINCIDE.isdisjoint(self.spec.tune) else self._each_once(found)
+                trials[values] = self._trial(values)
+        return trials if MAY_COINCIDE.isdisjoint(self.spec.tune) else self._each_once(trials)
 
     def _trial(self, values: Values) -> Trial:
         tuned = dict(zip(self.spec.tune, values, strict=True))
@@ -259,14 +259,14 @@ class Cell:
 
     def _beside(self, best: Trial) -> list[Trial]:
         at = self._values_at(best)
-        found = []
+        trials = []
         for place, tuned in enumerate(self.spec.tune.values()):
             if (own := at[place]) is None:
                 continue
             below, above = [value for value in tuned.line() if value < own], [value for value in tuned.line() if value > own]
             beside = ((*at[:place], value, *at[place + 1 :]) for value in (*below[-1:], *above[:1]))
-            found += [self._reach[values] for values in beside if values in self._reach]
-        return found
+            trials += [self._reach[values] for values in beside if values in self._reach]
+        return trials
 
     def _values_at(self, trial: Trial) -> Values:
         return tuple(trial[0].values_of(self.spec.tune).values())
@@ -284,17 +284,17 @@ class Cell:
 
 def tunings(planned: Iterable[Cell], records: Mapping[str, RunRecord]) -> dict[str, Tuning]:
     """Return the state of each cell's search by the cell's key, each computed once."""
-    found: dict[str, Tuning] = {}
+    by_key: dict[str, Tuning] = {}
 
     def look(cell: Cell) -> Tuning:
         key = cell.config.key
-        if key not in found:
-            found[key] = cell.tuning(records, None if cell.neighbour is None else look(cell.neighbour))
-        return found[key]
+        if key not in by_key:
+            by_key[key] = cell.tuning(records, None if cell.neighbour is None else look(cell.neighbour))
+        return by_key[key]
 
     for cell in planned:
         look(cell)
-    return found
+    return by_key
 
 
 def family_of(config: RunConfig, tuned: Iterable[str]) -> str:
@@ -327,12 +327,12 @@ def link_neighbours(planned: list[Cell], first: PlannedRuns = NONE_PLANNED) -> l
     costs = {name: expected_flops(cell.config, cell.config.steps, first) for name, cell in longest.items()}
     ordered = sorted(longest, key=costs.__getitem__)
     sizes = np.log([_sizes(longest[name].config) for name in ordered])
-    found: list[Cell] = []
+    linked: list[Cell] = []
     for place, name in enumerate(ordered):
         cheaper = bisect_right(ordered, CHEAPER * costs[name], hi=place, key=costs.__getitem__)
         distances = ((sizes[:cheaper] - sizes[place]) ** 2).sum(1)
-        found.append(replace(longest[name], neighbour=found[int(distances.argmin())] if cheaper else None))
-    begins = dict(zip(ordered, found, strict=True))
+        linked.append(replace(longest[name], neighbour=linked[int(distances.argmin())] if cheaper else None))
+    begins = dict(zip(ordered, linked, strict=True))
     return [
         begins[name] if cell is longest[name] else replace(cell, neighbour=begins[name].neighbour)
         for name, cell in zip(names, planned, strict=True)

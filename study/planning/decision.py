@@ -98,15 +98,15 @@ class Decision(GoalDesign):
     def looks(self, ended: Mapping[Place, RunRecord]) -> list[GoalLook]:
         """Return a look after each seed of all standing variants."""
         seeds, looks = self._seeds(ended), self._race(ended)
-        found, standing = list[GoalLook](), self._standing(())
+        history, standing = list[GoalLook](), self._standing(())
         count, flops = 0, 0.0
         for seed, look in zip(seeds, looks, strict=False):
             count += len(standing)
             flops += spent(ended[point, seed] for point in standing)
             half = look.half_width if np.isfinite(look.half_width) else None
-            found.append(GoalLook(runs=count, spent_flops=flops, half_width=half))
+            history.append(GoalLook(runs=count, spent_flops=flops, half_width=half))
             standing = look.standing
-        return found
+        return history
 
     def standing(self, ended: Mapping[Place, RunRecord]) -> tuple[GoalState, str]:
         """Met where one variant is best or all that stand are equal."""
@@ -262,9 +262,9 @@ def _of_width(spec: GoalSweep, rules: ShapeRules, width: int, at: ComparedPoint 
         return run_config(spec, rules.completed({"depth": depth, "width": width}), Budget(tokens=at.tokens), {})
 
     one, two = (parameters(of_depth(depth).architecture).parameters_non_embedding for depth in (1, 2))
-    found = of_depth(max(1, round(1 + (target - one) / (two - one))))
-    size = parameters(found.architecture).parameters_non_embedding
+    nearest = of_depth(max(1, round(1 + (target - one) / (two - one))))
+    size = parameters(nearest.architecture).parameters_non_embedding
     if abs(size / target - 1) > TOLERANCE:
-        near = f"width {width} comes nearest with depth {found.architecture.depth}, {size:,} parameters"
+        near = f"width {width} comes nearest with depth {nearest.architecture.depth}, {size:,} parameters"
         raise InputError.at(SIZE, f"is {target:,.0f}, and {near}: give a size or widths that meet within {TOLERANCE:.0%}")
-    return found
+    return nearest

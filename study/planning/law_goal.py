@@ -132,8 +132,8 @@ class LawGoal(GoalDesign):
         problems = list[Problem]()
         for name, values in (("width and depth", self.sizes), ("tokens", self.tokens)):
             variable = "tokens" if name == "tokens" else "parameters"
-            if (found := len(np.unique(values))) < (fewest := LAW.fewest_values(variable)):
-                what = f"gives {plural(found, 'value')} of {variable}, and {LAW.name} needs {fewest}"
+            if (given := len(np.unique(values))) < (fewest := LAW.fewest_values(variable)):
+                what = f"gives {plural(given, 'value')} of {variable}, and {LAW.name} needs {fewest}"
                 problems.append(Problem(f"pool.{name}", f"{what}: with fewer, any floor fits with some exponent; widen it"))
         ordered, needed = np.sort(self.flops), len(LAW.parameters) + 1
         if not problems and ordered[:needed].sum() > limit:
@@ -143,18 +143,18 @@ class LawGoal(GoalDesign):
 
     def wanted(self, ended: Mapping[Place, RunRecord], busy: Collection[Place], free: int) -> list[Place]:
         """Return the next batch, which also counts what the runs under way will tell."""
-        found = self._priced(ended)
+        posterior = self._priced(ended)
         under_way = [self._row(place) for place in busy]
-        basins = [*found.basins]
+        basins = [*posterior.basins]
         for row in under_way:
             basins = [basin.after(row) for basin in basins]
-        committed, limit = found.spent + float(found.prices.now[under_way].sum()), self.limit(ended)
-        open_ = np.setdiff1d(self._affordable(found, limit - committed), self.prices.beside(under_way))
+        committed, limit = posterior.spent + float(posterior.prices.now[under_way].sum()), self.limit(ended)
+        open_ = np.setdiff1d(self._affordable(posterior, limit - committed), self.prices.beside(under_way))
         if not len(open_):
             return []
-        stage = stage_of(committed, limit, float(found.prices.now[open_].min()))
+        stage = stage_of(committed, limit, float(posterior.prices.now[open_].min()))
         places = list[Place]()
-        for row in batch(basins, found.prices, open_, stage, free, METHOD):
+        for row in batch(basins, posterior.prices, open_, stage, free, METHOD):
             closed = {self._place(other) for other in self.prices.beside([*under_way, *map(self._row, places)]).tolist()}
             places += self._in_seed_order([row], {*ended, *closed})
         return places
@@ -176,30 +176,30 @@ class LawGoal(GoalDesign):
             if count < len(records) and int(LOOKS * flops / limit) <= share:
                 continue
             share = int(LOOKS * flops / limit)
-            found = self._posterior(dict(records[:count]))
-            looks.append(GoalLook(runs=count, spent_flops=flops, half_width=found.half_width if found.judged else None))
+            posterior = self._posterior(dict(records[:count]))
+            looks.append(GoalLook(runs=count, spent_flops=flops, half_width=posterior.half_width if posterior.judged else None))
         return looks
 
     def standing(self, ended: Mapping[Place, RunRecord]) -> tuple[GoalState, str]:
         """Met where the interval is narrow enough; given up where the rest of the limit is not expected to make it so."""
-        found, (_, wanted), limit = self._priced(ended), self.half_width, self.limit(ended)
-        left = self._affordable(found, limit - found.spent)
-        interval = f"{self._estimate(found)} is known to ± {self._shown(found.half_width)} (half the 95% interval)"
-        if found.judged and found.half_width <= wanted:
+        posterior, (_, wanted), limit = self._priced(ended), self.half_width, self.limit(ended)
+        left = self._affordable(posterior, limit - posterior.spent)
+        interval = f"{self._estimate(posterior)} is known to ± {self._shown(posterior.half_width)} (half the 95% interval)"
+        if posterior.judged and posterior.half_width <= wanted:
             return "met", f"The goal is met: {interval}"
         if not len(left):
-            why = interval if found.judged else "too few runs read word order to fit the law"
-            what = "All runs of the pool are" if len(found.closed) == len(self.pool) else "The compute is"
+            why = interval if posterior.judged else "too few runs read word order to fit the law"
+            what = "All runs of the pool are" if len(posterior.closed) == len(self.pool) else "The compute is"
             return "spent", f"{what} spent before the goal of ± {self._shown(wanted)} is met: {why}"
-        if found.judged and found.spent >= FUTILE_FROM * limit:
-            expected = half_width_of(self._preview(found, limit).errors[-1])
+        if posterior.judged and posterior.spent >= FUTILE_FROM * limit:
+            expected = half_width_of(self._preview(posterior, limit).errors[-1])
             if expected > FUTILE * wanted:
                 rest = f"all that may be spent is expected to leave ± {self._shown(expected)}"
                 return (
                     "unreachable",
-                    f"The goal of ± {self._shown(wanted)} cannot be met: {rest}; {self._would_take(found, limit)}",
+                    f"The goal of ± {self._shown(wanted)} cannot be met: {rest}; {self._would_take(posterior, limit)}",
                 )
-        return "open", interval if found.judged else "The runs so far are too few to fit the law"
+        return "open", interval if posterior.judged else "The runs so far are too few to fit the law"
 
     def expected(self, ended: Mapping[Place, RunRecord]) -> list[Place]:
         """Return the runs that would be chosen if all went as expected."""
@@ -207,26 +207,26 @@ class LawGoal(GoalDesign):
 
     def lines(self, ended: Mapping[Place, RunRecord]) -> list[str]:
         """First runs with their moves, the expected interval after each tenth, a grid beside it, and warnings."""
-        found, limit = self._priced(ended), self.limit(ended)
-        ahead, (of, wanted) = self._preview(found, limit), self.half_width
+        posterior, limit = self._priced(ended), self.limit(ended)
+        ahead, (of, wanted) = self._preview(posterior, limit), self.half_width
         tenths = [limit * part / TENTHS for part in range(1, TENTHS + 1)]
-        widths = [self._shown(half_width_of(ahead.error_at(flops))) for flops in tenths if flops >= found.spent]
-        source = "the runs so far" if len(found.used) else self.spec.prior or "published exponents with wide priors"
+        widths = [self._shown(half_width_of(ahead.error_at(flops))) for flops in tenths if flops >= posterior.spent]
+        source = "the runs so far" if len(posterior.used) else self.spec.prior or "published exponents with wide priors"
         last = half_width_of(ahead.errors[-1])
         lines = [f"Goal: half the 95% interval of {of} within {self._shown(wanted)}, for at most {self._limit_text}."]
         if moves := "; ".join(self._moves(ended)):
             lines.append(f"First, by {source}: {moves}.")
-            lines.append(f"Expected ± after each tenth{' still to spend' if len(found.used) else ''}: {', '.join(widths)}.")
+            lines.append(f"Expected ± after each tenth{' still to spend' if len(posterior.used) else ''}: {', '.join(widths)}.")
         else:
             lines.append("No further run can be afforded.")
-        lines.append(f"The best grid of the same cost is expected to give ± {self._shown(self._grid(found, limit))}.")
+        lines.append(f"The best grid of the same cost is expected to give ± {self._shown(self._grid(posterior, limit))}.")
         first = min(self.points, key=lambda config: config.tokens)
         if first.recipe.schedule == "wsd" and first.recipe.warmup_tokens is None:
             warmup = max(1, first.recipe.warmup_steps(first.steps)) * first.recipe.batch_tokens
             lines.append(f"With recipe.warmup_tokens, such as {warmup}, the budgets of a shape would branch from one trunk.")
         if last > wanted:
-            lines.append(f"The goal is not expected to be met for this much: {self._would_take(found, limit)}.")
-        return [*lines, *self._warnings(found)]
+            lines.append(f"The goal is not expected to be met for this much: {self._would_take(posterior, limit)}.")
+        return [*lines, *self._warnings(posterior)]
 
     def _moves(self, ended: Mapping[Place, RunRecord]) -> Iterator[str]:
         """Yield the next few runs, and how each differs from those before it."""
@@ -246,15 +246,15 @@ class LawGoal(GoalDesign):
             return "another shape" if before else "where the prior is least sure for the cost"
         return "a longer budget" if self.tokens[point] > max(self.tokens[tried]) else "a shorter budget"
 
-    def _warnings(self, found: Posterior) -> Iterator[str]:
+    def _warnings(self, posterior: Posterior) -> Iterator[str]:
         if self.target is not None:
             beyond = max(self.target[0] / self.sizes.max(), self.target[1] / self.tokens.max())
             if beyond > FAR:
                 yield f"Warning: the target lies {beyond:.3g} times beyond the pool, where no run can check the law."
             if self.target[0] < self.sizes.min() or self.target[1] < self.tokens.min():
                 yield "Warning: the target is smaller than every run of the pool, where small encoders may follow no law."
-        if len(found.basins) == 1:
-            what = "the prior" if not len(found.used) else "the runs so far"
+        if len(posterior.basins) == 1:
+            what = "the prior" if not len(posterior.used) else "the runs so far"
             yield f"Warning: the design rests on one basin of the law, that of {what}; a launch weighs all that its runs leave."
 
     def _priced(self, ended: Mapping[Place, RunRecord]) -> Priced:
@@ -323,29 +323,29 @@ class LawGoal(GoalDesign):
             return False
         return True
 
-    def _affordable(self, found: Priced, budget: float) -> Rows:
-        return np.setdiff1d(np.flatnonzero(found.prices.now <= budget), found.closed)
+    def _affordable(self, posterior: Priced, budget: float) -> Rows:
+        return np.setdiff1d(np.flatnonzero(posterior.prices.now <= budget), posterior.closed)
 
-    def _preview(self, found: Priced, limit: float) -> Preview:
-        open_ = np.setdiff1d(np.arange(len(self.pool)), found.closed)
-        return preview([*found.basins], found.prices, open_, limit, found.spent, METHOD)
+    def _preview(self, posterior: Priced, limit: float) -> Preview:
+        open_ = np.setdiff1d(np.arange(len(self.pool)), posterior.closed)
+        return preview([*posterior.basins], posterior.prices, open_, limit, posterior.spent, METHOD)
 
-    def _would_take(self, found: Priced, limit: float) -> str:
+    def _would_take(self, posterior: Priced, limit: float) -> str:
         """Return what the goal is expected to take of this pool, in words."""
         wanted = self.half_width[1]
         for times in DEARER:
-            ahead = self._preview(found, times * limit)
+            ahead = self._preview(posterior, times * limit)
             enough = [flops for flops, error in zip(ahead.spent, ahead.errors, strict=True) if half_width_of(error) <= wanted]
             if enough:
                 return f"it is expected to take about {flops_text(enough[0])} FLOPs"
         return f"{DEARER[-1]} times as much of this pool is not expected to meet it either; give a pool nearer to the target"
 
-    def _grid(self, found: Posterior, limit: float) -> float:
+    def _grid(self, posterior: Posterior, limit: float) -> float:
         """Return the expected half-width of the limit's best grid: the cheapest shapes, each at all budgets up to a longest."""
-        return min(self._grid_up_to(longest, found, limit) for longest in np.unique(self.tokens).tolist())
+        return min(self._grid_up_to(longest, posterior, limit) for longest in np.unique(self.tokens).tolist())
 
-    def _grid_up_to(self, longest: int, found: Posterior, limit: float) -> float:
-        basins, left = [*found.basins], limit - found.spent
+    def _grid_up_to(self, longest: int, posterior: Posterior, limit: float) -> float:
+        basins, left = [*posterior.basins], limit - posterior.spent
         short = np.flatnonzero(self.tokens <= longest).tolist()
         shapes = grouped(short, lambda point: self.points[point].architecture).values()
         costs = [self._grid_cost(points) for points in shapes]
@@ -378,8 +378,8 @@ class LawGoal(GoalDesign):
             places += left[:1]
         return places
 
-    def _estimate(self, found: Posterior) -> str:
-        value = float(forecast_of(found.basins)[0])
+    def _estimate(self, posterior: Posterior) -> str:
+        value = float(forecast_of(posterior.basins)[0])
         if self.target is None:
             assert isinstance(self.goal, ExponentGoal)
             return f"{self.goal.exponent}, {value:.3g},"
@@ -395,17 +395,17 @@ def _points(spec: GoalSweep) -> Iterator[RunConfig]:
     architecture, pool = spec.shared.get("architecture", {}), spec.pool
     rules = ShapeRules(pool.head_width, pool.ffn_ratio, pool.width_multiple, needs_even_heads(architecture))
     problems: dict[str, Problem] = {}
-    found: dict[tuple[object, int], RunConfig] = {}
+    configs: dict[tuple[object, int], RunConfig] = {}
     for depth, width, tokens in product(pool.depths(), pool.widths(), pool.budgets()):
         try:
             config = run_config(spec, rules.completed({"depth": depth, "width": width}), Budget(tokens=tokens), {})
         except InputError as error:
             problems |= {problem.place: problem for problem in error.problems}
         else:
-            found.setdefault((config.architecture, config.steps), config)
+            configs.setdefault((config.architecture, config.steps), config)
     if problems:
         raise InputError(problems.values())
-    yield from found.values()
+    yield from configs.values()
 
 
 def _fit_at(path: str) -> Mapping[str, float]:
@@ -418,8 +418,8 @@ def _fit_at(path: str) -> Mapping[str, float]:
         return _fitted_to(place / "ledger.parquet" if place.is_dir() else place)
     fitted = read_law(place)
     if fitted.law.name != LAW.name or fitted.convention != COUNT:
-        found = f"{fitted.law.name} in {fitted.convention}"
-        raise InputError.at("prior", f"{path} is a fit of {found}; give one of {LAW.name} in {COUNT}, as by study fit")
+        fitted_law = f"{fitted.law.name} in {fitted.convention}"
+        raise InputError.at("prior", f"{path} is a fit of {fitted_law}; give one of {LAW.name} in {COUNT}, as by study fit")
     return fitted.estimates
 
 
@@ -427,7 +427,7 @@ def _fitted_to(ledger: Path) -> Mapping[str, float]:
     if not ledger.is_file():
         raise InputError.at("prior", f"{ledger} does not exist; give a results folder with its ledger, a table or a fit's JSON")
     rows = read_observations(TableQuery(RunTable.read(ledger), {"parameters": COUNT}, any_units=True), LAW)
-    found = fit(LAW, rows, Settings(bootstrap=0))
-    if not found.usable:
-        raise InputError.at("prior", f"{LAW.name} fitted to {ledger} {joined(found.reasons)}; give runs that determine it")
-    return found.estimates
+    fitted = fit(LAW, rows, Settings(bootstrap=0))
+    if not fitted.usable:
+        raise InputError.at("prior", f"{LAW.name} fitted to {ledger} {joined(fitted.reasons)}; give runs that determine it")
+    return fitted.estimates

@@ -56,13 +56,13 @@ def mirror(folder: SweepFolder, storage: str) -> MirroredStudies:
     if "://" not in storage:
         raise InputError.at("--storage", f"{storage!r} is not the URL of a database; write sqlite:///study.db")
     objectives = spec.search.objectives if isinstance(spec, SearchSweep) else ("loss_nats",)
-    found = {name: _trials(folder, spec, members, objectives) for name, members in _members(spec, records).items()}
+    studies = {name: _trials(folder, spec, members, objectives) for name, members in _members(spec, records).items()}
     try:
         opened = optuna.storages.get_storage(storage)
-        added = sum(_add(opened, spec.name, name, trials, len(objectives)) for name, trials in found.items())
+        added = sum(_add(opened, spec.name, name, trials, len(objectives)) for name, trials in studies.items())
     except (SQLAlchemyError, ImportError) as error:
         raise InputError.at("--storage", f"{storage!r} cannot be opened: {str(error).splitlines()[0]}") from None
-    return MirroredStudies(storage, {name: len(trials) for name, trials in found.items()}, added)
+    return MirroredStudies(storage, {name: len(trials) for name, trials in studies.items()}, added)
 
 
 def _members(spec: CellSweep | SearchSweep, records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:

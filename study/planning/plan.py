@@ -202,9 +202,9 @@ class NamedRuns:
         return {knob: self._folder(value, shape, variant) for knob, value in variant.items()}
 
     def _folder(self, value: object, shape: Mapping[str, Any], variant: Mapping[str, Any]) -> object:
-        if (found := cell_in(value)) is None:
+        if (named_cell := cell_in(value)) is None:
             return value
-        name, rest = found
+        name, rest = named_cell
         return f"{self.folder / run_id(self.config(name, shape, variant), self.texts)}{rest}"
 
     def cells(
@@ -212,7 +212,7 @@ class NamedRuns:
     ) -> list[Cell]:
         """Return the named cells at every shape in every variant, each once, those that others need first and with one run."""
         once = self.spec.model_copy(update={"tune": {}, "seeds": 1})
-        found: dict[str, Cell] = {}
+        named: dict[str, Cell] = {}
         for name in sorted(self.spec.cells, key=lambda name: name not in self.spec.parents):
             spec = once if name in self.spec.parents else self.spec
             for variant in self.spec.variants:
@@ -222,8 +222,8 @@ class NamedRuns:
                     except InputError as error:
                         problems |= {problem.place: problem for problem in error.problems}
                     else:
-                        found.setdefault(config.key, Cell(config, spec))
-        return [*found.values()]
+                        named.setdefault(config.key, Cell(config, spec))
+        return [*named.values()]
 
 
 def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns | None = None) -> list[Cell]:
@@ -262,9 +262,11 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns |
     tried = _tried(spec, records)
     by_variant = grouped(requested.values(), lambda group: tuple(group[0].variant.items()))
     linked = with_sources if spec.transfers else link_neighbours
-    found = [cell for groups in by_variant.values() for cell in linked([_cell(group, spec, tried) for group in groups], first)]
-    keys = {cell.config.key for cell in found}
-    return [*(cell for cell in beyond if cell.config.key not in keys), *found]
+    planned = [
+        cell for groups in by_variant.values() for cell in linked([_cell(group, spec, tried) for group in groups], first)
+    ]
+    keys = {cell.config.key for cell in planned}
+    return [*(cell for cell in beyond if cell.config.key not in keys), *planned]
 
 
 def _cell(group: Sequence[RequestedCell], spec: CellSweep, tried: Mapping[str, Mapping[Values, None]]) -> Cell:
@@ -274,10 +276,10 @@ def _cell(group: Sequence[RequestedCell], spec: CellSweep, tried: Mapping[str, M
 
 def _tried(spec: CellSweep, records: Iterable[RunRecord]) -> dict[str, dict[Values, None]]:
     """Return the tuned values that runs have, by what a cell's runs share; none without tuning."""
-    found: dict[str, dict[Values, None]] = {}
+    tried: dict[str, dict[Values, None]] = {}
     for config in (record.config for record in records if spec.tune):
-        found.setdefault(config.identity(_aside(spec)), {})[tuple(config.values_of(spec.tune).values())] = None
-    return found
+        tried.setdefault(config.identity(_aside(spec)), {})[tuple(config.values_of(spec.tune).values())] = None
+    return tried
 
 
 def _configs(

@@ -130,11 +130,11 @@ class CellProposer:
 
 
 def _followers(planned: Sequence[Cell]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    followers: dict[str, list[int]] = {}
     for index, cell in enumerate(planned):
         if cell.neighbour is not None:
-            found.setdefault(cell.neighbour.config.key, []).append(index)
-    return found
+            followers.setdefault(cell.neighbour.config.key, []).append(index)
+    return followers
 
 
 class Trunks:
@@ -168,8 +168,8 @@ class Trunks:
         run = self._folder_of(config)
         leaving = {twin.branch_step for twin in twins if twin.steps < config.steps and twin.key not in records}
         run.write_orders(Orders(branch_steps=tuple(sorted(step for step in leaving if step is not None))))
-        if run.attempts() == 0 and (found := self._state_for(config)) is not None:
-            adopt(*found, run)
+        if run.attempts() == 0 and (state := self._state_for(config)) is not None:
+            adopt(*state, run)
 
     def ended(self, config: RunConfig, records: Mapping[str, RunRecord]) -> None:
         """After a run has its record: remove the states that were left for it alone."""
@@ -256,8 +256,8 @@ def _is_being_trained(sweep: SweepFolder) -> bool:
 
 def families(planned: Sequence[Cell]) -> list[tuple[Cell, ...]]:
     """Return the cells that share a trunk and differ in their budget, the longest first; families of one are left out."""
-    found = grouped((cell for cell in planned if cell.config.branch_step is not None), lambda cell: cell.family)
-    several = [members for members in found.values() if len(members) > 1]
+    by_family = grouped((cell for cell in planned if cell.config.branch_step is not None), lambda cell: cell.family)
+    several = [members for members in by_family.values() if len(members) > 1]
     return [tuple(sorted(members, key=lambda cell: -cell.config.budget_tokens)) for members in several]
 
 

@@ -166,9 +166,9 @@ def _fitted(steps: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _precisions(used: Sequence[_Timed], precision: Precision | None) -> str:
-    found = sorted({timed.ran_on.precision for timed in used})
-    missed = f", without any in {precision}" if precision not in (None, *found) else ""
-    return f", in {' and '.join(found)}{missed}" if missed or len(found) > 1 else ""
+    precisions = sorted({timed.ran_on.precision for timed in used})
+    missed = f", without any in {precision}" if precision not in (None, *precisions) else ""
+    return f", in {' and '.join(precisions)}{missed}" if missed or len(precisions) > 1 else ""
 
 
 def _words(overhead: float, rate: float) -> str:
