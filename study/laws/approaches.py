@@ -110,8 +110,8 @@ def frontiers(query: TableQuery, flops: float | None = None) -> Frontiers:
     if all(isinstance(one, str) for one in result.values()):
         raise InputError(Problem(who, reason) for who, reason in _refused(result))
     budgets = float(points.budget.min()), float(points.budget.max())
-    found = {name: one for name, one in result.items() if isinstance(one, Frontier)}
-    optima = {} if flops is None else {name: optimum(one, flops, budgets[1], fits.get(name)) for name, one in found.items()}
+    frontiers = {name: one for name, one in result.items() if isinstance(one, Frontier)}
+    optima = {} if flops is None else {name: optimum(one, flops, budgets[1], fits.get(name)) for name, one in frontiers.items()}
     return Frontiers(result, budgets, points.roles["parameters"], points.notes(), optima)
 
 

@@ -77,8 +77,8 @@ def find_columns(role: str, names: Iterable[str]) -> list[str]:
     symbols = [symbol for symbol, meant in SYMBOLS.items() if meant == role]
     known = list(names)
     exact = [name for name in (role, *symbols) if name in known]
-    found = exact[:1] or [name for name in known if plain(name) in SYNONYMS.get(role, "").split()]
-    return found if found or role != "loss" else [name for name in known if _OF_LOSSES.search(plain(name))]
+    matches = exact[:1] or [name for name in known if plain(name) in SYNONYMS.get(role, "").split()]
+    return matches if matches or role != "loss" else [name for name in known if _OF_LOSSES.search(plain(name))]
 
 
 def unit_in(name: str) -> float | None:

@@ -67,12 +67,12 @@ def read_formula(text: str, place: str, columns: Collection[str] = (), roles: Co
         raise InputError.at(place, f"{formula.strip()!r} {problems}")
     ranges = dict(_range(part, law, place) for part in rest if not _COLUMNS.fullmatch(part))
     named = [name for name in law.names if name not in ranges and law.quoted(name) not in declared]
-    found = [name for name in map(law.quoted, named) if name in columns and not _is_its_role(name, columns, roles)]
-    found += [source] if source and source not in declared else []
-    words = ", ".join(name if name.isidentifier() else f"`{name}`" for name in dict.fromkeys(found))
-    noted = [f"{words} {'are columns' if len({*found}) > 1 else 'is a column'}"] if found else []
+    undeclared = [name for name in map(law.quoted, named) if name in columns and not _is_its_role(name, columns, roles)]
+    undeclared += [source] if source and source not in declared else []
+    words = ", ".join(name if name.isidentifier() else f"`{name}`" for name in dict.fromkeys(undeclared))
+    noted = [f"{words} {'are columns' if len({*undeclared}) > 1 else 'is a column'}"] if undeclared else []
     own = "; ".join([first, *rest, *noted])
-    law = replace(law, written=own, ranges=tuple(ranges.items()), reads_columns=(*declared, *found))
+    law = replace(law, written=own, ranges=tuple(ranges.items()), reads_columns=(*declared, *undeclared))
     if problems := law.refusals():
         raise InputError.at(place, f"{formula.strip()!r} {problems}")
     return law
@@ -157,8 +157,8 @@ class FormulaLaw(Law):
     @cached_property
     def reads(self) -> Mapping[str, str]:
         """The variable of each name that is not a constant to fit."""
-        found = {name: self._variable(name) for name in self.names}
-        return {name: variable for name, variable in found.items() if variable is not None}
+        variables = {name: self._variable(name) for name in self.names}
+        return {name: variable for name, variable in variables.items() if variable is not None}
 
     def _variable(self, name: str) -> str | None:
         if name in dict(self.ranges):
@@ -231,14 +231,14 @@ class FormulaLaw(Law):
     @cached_property
     def coefficients(self) -> Mapping[str, tuple[Power, ...]]:
         """The powers that each coefficient multiplies."""
-        every, found = [*_names(self.tree)], {}
+        every, powers_of = [*_names(self.tree)], {}
         for factors in _products(self.tree):
             names = [one.node.id for one in factors if isinstance(one.node, ast.Name) and one.node.id not in self.reads]
             powers = [Power(one.node, one.sign) for one in factors if isinstance(one.node, ast.BinOp)]
             scaled = tuple(power for power in powers if self._scalable(power))
             if len(names) == 1 and scaled and every.count(names[0]) == 1:
-                found[names[0]] = scaled
-        return found
+                powers_of[names[0]] = scaled
+        return powers_of
 
     def _scalable(self, power: Power) -> bool:
         """Whether the base of a power has a variable and the exponent only parameters and numbers."""
@@ -286,17 +286,17 @@ class FormulaLaw(Law):
         usual = {name: np.clip(0.7, *limits) for name, limits in self.limits.items()}
         jets = {name: Jet(np.array([[usual[name]]]), {index: np.ones((1, 1))}, None) for index, name in enumerate(usual)}
         with np.errstate(all="ignore"):
-            found: Jet = _evaluate(self.tree, self.by_name(columns), jets, {})
+            jet: Jet = _evaluate(self.tree, self.by_name(columns), jets, {})
         rows = len(next(iter(columns.values())))
-        parts = [np.broadcast_to(part, (1, rows))[0] for part in (found.value, *found.slopes.values())]
+        parts = [np.broadcast_to(part, (1, rows))[0] for part in (jet.value, *jet.slopes.values())]
         return np.asarray(~(np.abs(parts) < _LARGEST_VALUE).all(axis=0))
 
     def added_to(self, name: str) -> str | None:
         """Return the name of the variable that a parameter is added to, as B in F + B."""
         for node in _parts(self.tree):
             names = [part.id for part in _summands(node) if isinstance(part, ast.Name)]
-            if name in names and (found := [one for one in names if one in self.reads]):
-                return found[0]
+            if name in names and (variables := [one for one in names if one in self.reads]):
+                return variables[0]
         return None
 
 

@@ -73,28 +73,28 @@ class _Kept(Strict):
 def keep_for_predictions(fitted: LawFit) -> dict[str, Any]:
     """Return what a prediction needs of a fit beyond its estimates, as JSON values."""
     observations = replace(fitted.fit.observations, budget=budget_of(fitted.fit.observations.columns))
-    found = replace(fitted.fit, observations=observations)
-    noise = Noise(found.residuals, len(found.law.parameters), observations.n_clusters)
-    scatter = np.quantile(noise.widened, np.linspace(0, 1, min(DRAWS, found.n)))
+    law_fit = replace(fitted.fit, observations=observations)
+    noise = Noise(law_fit.residuals, len(law_fit.law.parameters), observations.n_clusters)
+    scatter = np.quantile(noise.widened, np.linspace(0, 1, min(DRAWS, law_fit.n)))
     return {
-        "draws": found.resampled[:DRAWS].tolist() if found.intervals else [],
+        "draws": law_fit.resampled[:DRAWS].tolist() if law_fit.intervals else [],
         "scatter": scatter.tolist(),
         "freedom": noise.freedom,
         "largest_budget": float(observations.budget.max()),
-        "distances": [each.model_dump() for each in _distances(found)],
+        "distances": [each.model_dump() for each in _distances(law_fit)],
     }
 
 
-def _distances(found: Fit) -> Iterator[Distance]:
+def _distances(law_fit: Fit) -> Iterator[Distance]:
     """Forecasts of the largest shares of runs, their rows sorted by distance in powers of two."""
     settings = replace(
-        found.settings, bootstrap=min(found.settings.bootstrap, DRAWS), starts=min(found.settings.starts, STARTS)
+        law_fit.settings, bootstrap=min(law_fit.settings.bootstrap, DRAWS), starts=min(law_fit.settings.starts, STARTS)
     )
     ratios, errors, misses = [], [], []
     for share in SHARES:
-        known, unseen = split_largest(found.observations, share)
+        known, unseen = split_largest(law_fit.observations, share)
         try:
-            outcome = forecast_rows(fit(found.law, known, settings), unseen)
+            outcome = forecast_rows(fit(law_fit.law, known, settings), unseen)
         except InputError:
             continue
         if outcome.has_interval and len(unseen):

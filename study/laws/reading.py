@@ -84,17 +84,17 @@ def read_observations(query: TableQuery, law: Law) -> Observations:
     Also raises InputError for rows in which the law has no value, as where a power with a negative exponent has the base 0.
     """
     named: dict[str, str] = {law.predicts: law.response} if isinstance(law, FormulaLaw) and law.response else {}
-    found = read_columns(replace(query, roles={**named, **query.roles}), law.variables, law.predicts)
-    if (bad := law.undefined(found.columns)).any():
-        raise InputError(_undefined(law, found, bad))
+    rows = read_columns(replace(query, roles={**named, **query.roles}), law.variables, law.predicts)
+    if (bad := law.undefined(rows.columns)).any():
+        raise InputError(_undefined(law, rows, bad))
     notes = law.notes_on([*map(str, query.table.frame.columns)])
-    return replace(found, warnings=(*found.warnings, *notes))
+    return replace(rows, warnings=(*rows.warnings, *notes))
 
 
-def _undefined(law: Law, found: Observations, bad: NDArray[np.bool_]) -> list[Problem]:
+def _undefined(law: Law, rows: Observations, bad: NDArray[np.bool_]) -> list[Problem]:
     """Report that a law has no value in some rows, with the variables that are zero or below there."""
-    low = [f"{name} is {values[bad].min():g}" for name, values in found.columns.items() if (values[bad] <= 0).any()]
-    where = f"{_listed([*compress(found.labels, bad.tolist())], SHOWN)}{f', where {joined(low)}' if low else ''}"
+    low = [f"{name} is {values[bad].min():g}" for name, values in rows.columns.items() if (values[bad] <= 0).any()]
+    where = f"{_listed([*compress(rows.labels, bad.tolist())], SHOWN)}{f', where {joined(low)}' if low else ''}"
     remedy = "leave these rows out with --where, or change the law, as by (x + 1) in place of x"
     return [Problem(law.name, f"has no value in {where}; {remedy}")]
 
@@ -105,7 +105,7 @@ def read_points(table: RunTable, variables: Sequence[str], roles: Mapping[str, s
     Raises InputError, with every problem, for missing columns, and for rows without a number or without one above zero, which
     every known role needs.
     """
-    found: dict[str, Floats] = {}
+    points: dict[str, Floats] = {}
     problems: list[Problem] = []
     for name in variables:
         try:
@@ -117,10 +117,10 @@ def read_points(table: RunTable, variables: Sequence[str], roles: Mapping[str, s
         if len(bad := np.flatnonzero(~(np.isfinite(values) & above))):
             kind = "number above zero" if name in SYNONYMS else "number"
             problems.append(Problem(str(table.path), f"{name} must be a {kind}, but is {values[bad[0]]:g} in row {bad[0] + 1}"))
-        found[name] = values
+        points[name] = values
     if problems:
         raise InputError(problems)
-    return found
+    return points
 
 
 def _point_column(table: RunTable, name: str, roles: Mapping[str, str]) -> Floats:
@@ -139,8 +139,8 @@ def _point_column(table: RunTable, name: str, roles: Mapping[str, str]) -> Float
 
 def compute(table: RunTable, text: str, roles: Mapping[str, str], place: str) -> Floats:
     """Return a column or expression in all rows of a table, as numbers; raises InputError for text that is neither."""
-    found = _Reading(TableQuery(table, roles)).computed(text, place)
-    values = pd.to_numeric(pd.Series(found, index=table.frame.index), errors="coerce")
+    computed = _Reading(TableQuery(table, roles)).computed(text, place)
+    values = pd.to_numeric(pd.Series(computed, index=table.frame.index), errors="coerce")
     return values.to_numpy(dtype=float, na_value=np.nan)
 
 

@@ -126,11 +126,11 @@ def _numbers_in(column: pd.Series) -> pd.Series | None:
 def _parts(cell: str) -> tuple[str, str]:
     """Return the number of a cell and its unit, empty without one."""
     text = cell.strip()
-    found = None if _SHAPE.match(text) else _UNIT.search(text)
-    if found is None:
+    match = None if _SHAPE.match(text) else _UNIT.search(text)
+    if match is None:
         return text, ""
-    unit = next(unit for pattern, unit in _UNITS.items() if re.fullmatch(pattern, found[1], re.IGNORECASE))
-    return text[: found.start()].strip(), unit
+    unit = next(unit for pattern, unit in _UNITS.items() if re.fullmatch(pattern, match[1], re.IGNORECASE))
+    return text[: match.start()].strip(), unit
 
 
 def _units_in(cells: Iterable[object]) -> dict[str, str]:
