@@ -106,18 +106,18 @@ def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]
     if not run_ids:
         failed = (record for record in folder.records() if record.state in RETRIED)
         return {record.run_id: record for record in failed if record.read_text(texts)}
-    found = {}
+    records = {}
     for run in _named(folder, run_ids):
         if (record := run.record()) is None:
             raise InputError.at(run.run_id, "has no record; the next launch resumes it anyway")
         if not record.read_text(texts):
             raise InputError.at(run.run_id, "read another text than data.corpus is now; a launch trains a run on the new text")
         if record.state != "COMPLETED" or record.excluded is not None:
-            found[record.run_id] = record
+            records[record.run_id] = record
         elif not _failed_scores(folder, [run.run_id]):
             message = "is completed, and so are its scores; to leave it out of the answer, use study exclude"
             raise InputError.at(run.run_id, message)
-    return found
+    return records
 
 
 def _texts_of(folder: SweepFolder) -> Collection[str]:
@@ -136,14 +136,14 @@ def _failed_scores(folder: SweepFolder, run_ids: Sequence[str]) -> list[tuple[Ru
 
 
 def _named(folder: SweepFolder, run_ids: Sequence[str]) -> list[RunFolder]:
-    runs, found = folder.runs(), {}
+    runs, named = folder.runs(), {}
     for name in run_ids:
         matching = [run for run in runs if run.run_id.startswith(name)]
         if len(matching) != 1:
             which = f"{len(matching)} runs" if matching else "no run"
             raise InputError.at(name or repr(name), f"matches {which} in {folder.path}; `study status` lists them")
-        found[matching[0].run_id] = matching[0]
-    return [*found.values()]
+        named[matching[0].run_id] = matching[0]
+    return [*named.values()]
 
 
 def _put_aside(folder: SweepFolder, siblings: Sequence[SweepFolder], run_id: str, record: RunRecord) -> Retried:
@@ -176,22 +176,22 @@ def exclude(run: str, results: Path, reason: str) -> list[RunFolder]:
 
     An id names the run in every sweep that has it, a folder in that sweep alone. Raises InputError without a reason.
     """
-    found = _runs_named(run, results)
+    runs = _runs_named(run, results)
     if not reason.strip():
         raise InputError.at("--reason", "is empty; give the reason, which the ledger and the answer quote")
-    for folder in found:
+    for folder in runs:
         write_atomically(folder.exclusion_file, json.dumps(_signed({"reason": reason}), indent=1).encode() + b"\n")
-    return found
+    return runs
 
 
 def include(run: str, results: Path) -> list[RunFolder]:
     """Undo `exclude`; raises InputError where the run is not excluded."""
-    found = [folder for folder in _runs_named(run, results) if is_there(folder.exclusion_file)]
-    if not found:
+    runs = [folder for folder in _runs_named(run, results) if is_there(folder.exclusion_file)]
+    if not runs:
         raise InputError.at(run, "is not excluded")
-    for folder in found:
+    for folder in runs:
         folder.exclusion_file.unlink(missing_ok=True)
-    return found
+    return runs
 
 
 def _runs_named(run: str, results: Path) -> list[RunFolder]:
@@ -199,9 +199,9 @@ def _runs_named(run: str, results: Path) -> list[RunFolder]:
         return [RunFolder(Path(run).resolve())]
     if len(run) < LEAST_OF_ID:
         raise InputError.at(run or repr(run), f"is too short for an id; give at least {LEAST_OF_ID} characters")
-    if not (found := runs_of_id(run, results)):
+    if not (runs := runs_of_id(run, results)):
         raise InputError.at(run, f"is neither a run's folder nor the id of a run in {results}; `study status` lists them")
-    return found
+    return runs
 
 
 def _signed(values: dict[str, str]) -> dict[str, str]:

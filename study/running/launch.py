@@ -248,9 +248,9 @@ def _check_kernels(planned: Plan, slot: Slot, here: bool) -> None:
         return
     for requested in sorted({run.recipe.precision for run in planned.first_runs}):
         if _precision(requested, "cpu", here) == "bf16":
-            found = requested if requested == "bf16" else f"{requested}, here bf16"
+            precision = requested if requested == "bf16" else f"{requested}, here bf16"
             remedy = "use base.recipe.precision=fp32, or --kernels eager or auto"
-            raise InputError.at("--kernels onednn", f"requires fp32, but recipe.precision is {found}; {remedy}")
+            raise InputError.at("--kernels onednn", f"requires fp32, but recipe.precision is {precision}; {remedy}")
 
 
 def _precision(requested: AskedPrecision, device: Device, here: bool) -> Precision | None:

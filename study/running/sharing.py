@@ -36,8 +36,8 @@ class SharedRuns:
         link = self.folder.homes / run_id
         with contextlib.suppress(FileExistsError):
             retry_write(lambda: os.symlink(self._target(run_id), link))
-        if (found := self._known_home(run_id)) is not None:
-            return found
+        if (home := self._known_home(run_id)) is not None:
+            return home
         with file_lock(self.folder.homes / ".lock"):  # the first takes over what is gone, and the others see it
             if (home := self._known_home(run_id)) is None:
                 anew = link.with_name(f".{run_id}.tmp")

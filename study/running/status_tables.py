@@ -127,8 +127,8 @@ def _heads_line(cost: CostEstimate) -> Iterator[str]:
     if not isinstance(spec, CellSweep) or not spec.iso_parameters or not spec.shapes.says_head_width:
         return
     requested = spec.shapes
-    found = {cell.config.architecture.shape_name: cell.config.architecture.head_width for cell in cost.plan.cells}
-    if others := [f"{width} in {shape}" for shape, width in found.items() if width not in requested.head_width]:
+    widths = {cell.config.architecture.shape_name: cell.config.architecture.head_width for cell in cost.plan.cells}
+    if others := [f"{width} in {shape}" for shape, width in widths.items() if width not in requested.head_width]:
         yield (
             f"The head width is {', '.join(others)}, the nearest possible to head_width; without width_multiple, widths "
             "become multiples of head_width."

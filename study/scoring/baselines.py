@@ -57,7 +57,7 @@ Predictions = dict[str, list[Any]]
 
 def baselines(task: TaskData, text: Callable[[], Iterable[str]] | None = None) -> dict[str, dict[str, float]]:
     """Every metric of each baseline on test; `text` supplies the word counts of minimal pairs."""
-    return {name: measure(task, "test", found) for name, found in baseline_predictions(task, text).items()}
+    return {name: measure(task, "test", predictions) for name, predictions in baseline_predictions(task, text).items()}
 
 
 def baseline_predictions(task: TaskData, text: Callable[[], Iterable[str]] | None = None) -> Predictions:
@@ -104,8 +104,8 @@ def _of_texts(task: TaskData) -> Predictions:
 
 
 def _predicted(model: Any, features: Any) -> list[Any]:
-    found = model.predict(features).tolist()
-    return [tuple(row) if isinstance(row, list) else row for row in found]
+    predicted = model.predict(features).tolist()
+    return [tuple(row) if isinstance(row, list) else row for row in predicted]
 
 
 def _regression(task: TaskData, inverse_penalty: float) -> Any:
@@ -189,10 +189,10 @@ def nearest_run(example: SpanExample) -> str:
     """
     function_words = frozenset(_FUNCTION_WORDS.split())
     requested = set(_WORD.findall(example.question.lower())) - function_words
-    words = [(found.group().lower(), found.start(), found.end()) for found in _WORD.finditer(example.context)]
+    words = [(match.group().lower(), match.start(), match.end()) for match in _WORD.finditer(example.context)]
     places = [start for word, start, _ in words if word in requested]
     kept = groupby(words, lambda word: word[0][0].isalnum() and word[0] not in requested and word[0] not in function_words)
-    runs = [(run[0][1], run[-1][2]) for is_run, found in kept if is_run and (run := list(found))]
+    runs = [(run[0][1], run[-1][2]) for is_run, members in kept if is_run and (run := list(members))]
 
     def nearness(run: tuple[int, int]) -> float:
         return sum(1 / (5 + min(abs(place - run[0]), abs(place - run[1]))) for place in places)
@@ -204,10 +204,10 @@ def nearest_run(example: SpanExample) -> str:
 def _of_pairs(test: Sequence[MinimalPair], text: Callable[[], Iterable[str]]) -> Predictions:
     model = Bigrams(text())
     compared = {BAG_OF_WORDS: model.unigram_nats, BIGRAM: model.bigram_nats}
-    found = {
+    predictions = {
         name: [0.5 + 0.5 * float(np.sign(nats(pair.bad) - nats(pair.good))) for pair in test] for name, nats in compared.items()
     }
-    return {MAJORITY: [0.5] * len(test), **found}
+    return {MAJORITY: [0.5] * len(test), **predictions}
 
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")

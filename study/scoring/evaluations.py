@@ -149,13 +149,13 @@ class Evaluation:
         return self._made[knobs, seed]
 
 
-def missing_baselines(sweep: SweepFolder, found: Sequence[Evaluation]) -> list[BaselineJob]:
+def missing_baselines(sweep: SweepFolder, evaluations: Sequence[Evaluation]) -> list[BaselineJob]:
     """Return the baselines that are missing for a task, its main metric, or the text of its runs."""
     texts: dict[tuple[str, str], set[str | None]] = {}
-    for evaluation in found:
+    for evaluation in evaluations:
         texts.setdefault(evaluation.task_key, set()).add(evaluation.counted_text)
     jobs = {}
-    for evaluation in found:
+    for evaluation in evaluations:
         known = baseline(sweep, *evaluation.task_key)
         if (
             known is None
@@ -172,22 +172,22 @@ def all_evaluations(
     runs: Sequence[Pretrained], sweep: str, tasks: Mapping[str, TaskData], requested: Downstream
 ) -> list[Evaluation]:
     """Every run on every task and, if requested, random weights once for each architecture and data."""
-    found = [Evaluation(run, sweep, name, task, False, requested) for run in runs for name, task in tasks.items()]
+    evaluations = [Evaluation(run, sweep, name, task, False, requested) for run in runs for name, task in tasks.items()]
     if requested.random_weights:
         distinct = {run.random_id: run for run in reversed(runs)}.values()
-        found += [Evaluation(run, sweep, name, task, True, requested) for run in distinct for name, task in tasks.items()]
-    return found
+        evaluations += [Evaluation(run, sweep, name, task, True, requested) for run in distinct for name, task in tasks.items()]
+    return evaluations
 
 
-def scores_there(found: Sequence[Evaluation]) -> dict[str, ScoreRecord]:
+def scores_there(evaluations: Sequence[Evaluation]) -> dict[str, ScoreRecord]:
     """Return the records of all scores of the evaluated runs, by id."""
-    runs = {evaluation.run.run_id: evaluation.run for evaluation in found}.values()
+    runs = {evaluation.run.run_id: evaluation.run for evaluation in evaluations}.values()
     return {record.score_id: record for run in runs for record in scores_of(run.folder)}
 
 
-def wanted(found: Sequence[Evaluation], records: Mapping[str, ScoreRecord], running: Collection[str]) -> list[ScoreJob]:
+def wanted(evaluations: Sequence[Evaluation], records: Mapping[str, ScoreRecord], running: Collection[str]) -> list[ScoreJob]:
     """Return the scores to make next, neither done nor running, the most expensive first."""
-    jobs = {job.key: (job, evaluation) for evaluation in found for job in evaluation.jobs(records)}
+    jobs = {job.key: (job, evaluation) for evaluation in evaluations for job in evaluation.jobs(records)}
     missing = [(job, evaluation) for key, (job, evaluation) in jobs.items() if key not in records and key not in running]
     return [job for job, evaluation in sorted(missing, key=lambda pair: -cost(pair[1], pair[0]))]
 

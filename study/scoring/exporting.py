@@ -203,10 +203,10 @@ def _results(record: RunRecord) -> str:
 
 def _scores(scored: list[ScoreRecord]) -> list[str]:
     """Return the mean score of each task and protocol over seeds; nothing without scores."""
-    found = scores(scored)
-    if found.empty:
+    frame = scores(scored)
+    if frame.empty:
         return []
-    groups = found.groupby(["task", "protocol", "update", "metric"], sort=True)["test"]
+    groups = frame.groupby(["task", "protocol", "update", "metric"], sort=True)["test"]
     rows = [(*map(str, key), f"{values.mean():.4f}", len(values)) for key, values in groups if isinstance(key, tuple)]
     return ["", table(("task", "protocol", "update", "metric", "score", "seeds"), rows)]
 

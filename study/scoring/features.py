@@ -75,7 +75,7 @@ def layer_features(
     """
     device = next(encoder.parameters()).device
     encoder.eval()
-    found: dict[tuple[int, Pooling], NDArray[np.float32]] = {}
+    by_layer: dict[tuple[int, Pooling], NDArray[np.float32]] = {}
     for on_cpu in EvaluatedSplit(collate):
         if stop.received:
             raise Preempted
@@ -85,10 +85,10 @@ def layer_features(
         for layer, output_BxSxH in enumerate(outputs):
             for pooling in poolings if layers(layer) else ():
                 features = pooled(output_BxSxH.float(), batch, pooling)
-                if (layer, pooling) not in found:
-                    found[layer, pooling] = np.empty((_count(collate.inputs), features.shape[1]), np.float32)
-                found[layer, pooling][places] = features.cpu().numpy()
-    return found
+                if (layer, pooling) not in by_layer:
+                    by_layer[layer, pooling] = np.empty((_count(collate.inputs), features.shape[1]), np.float32)
+                by_layer[layer, pooling][places] = features.cpu().numpy()
+    return by_layer
 
 
 def _count(inputs: Inputs) -> int:
@@ -169,8 +169,8 @@ def embed(
     inputs = encode.encode(examples)
     collate = Collator(inputs, run.special.pad, run.config.architecture.segments)
     used = resolve_precision(precision, execution.device)
-    found = layer_features(encoder, collate, (pooling,), used, StopSignal(), requested.__contains__)
-    values = combined([found[number, pooling] for number in requested], combination)
+    by_layer = layer_features(encoder, collate, (pooling,), used, StopSignal(), requested.__contains__)
+    values = combined([by_layer[number, pooling] for number in requested], combination)
     return TextEmbeddings(values, inputs.truncated, encode.max_length, lost_share(run.tokenizer, examples))
 
 

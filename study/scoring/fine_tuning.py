@@ -209,9 +209,9 @@ class FineTuning(pl.LightningModule):
         """Logits of evaluation batches in the order of the inputs; raises FloatingPointError where one is not finite."""
         order = np.concatenate(evaluation_batches(self.data.splits[split].tokens.lengths))
         logits: Logits = [np.empty(0)] * len(order)
-        for place, found in zip(order, collected, strict=True):
-            logits[place] = found
-        if not all(np.isfinite(found).all() for found in logits):
+        for place, of_input in zip(order, collected, strict=True):
+            logits[place] = of_input
+        if not all(np.isfinite(of_input).all() for of_input in logits):
             raise FloatingPointError(f"a logit on {split} is not finite")
         return logits
 

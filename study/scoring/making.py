@@ -43,7 +43,7 @@ def make_baselines(planned: PlannedTask, run: RunFolder, sweep: SweepFolder, thr
     prepare_process(threads)
     task, encoder = planned.read(), pretrained(run.path)
     text = encoder.prepared.fingerprint if task.spec.kind == "minimal_pairs" else None
-    found = baselines(task, lambda: train_text(encoder))
+    measured = baselines(task, lambda: train_text(encoder))
     before = baseline(sweep, planned.name, planned.fingerprint)
     known = before.scores if before is not None and before.data_fingerprint == text else {}
     record = BaselineRecord(
@@ -52,7 +52,7 @@ def make_baselines(planned: PlannedTask, run: RunFolder, sweep: SweepFolder, thr
         data_fingerprint=text,
         metric=task.spec.headline,
         reported_on="test",
-        scores={name: known.get(name, {}) | scores for name, scores in found.items()},
+        scores={name: known.get(name, {}) | scores for name, scores in measured.items()},
     )
     file_baseline(sweep, record)
 
@@ -131,9 +131,9 @@ def _attempted(
     return state
 
 
-def _ending(found: Callable[[], Facts]) -> tuple[Ending, str | None, Facts]:
+def _ending(make: Callable[[], Facts]) -> tuple[Ending, str | None, Facts]:
     try:
-        return "COMPLETED", None, found()
+        return "COMPLETED", None, make()
     except Preempted:
         return "PREEMPTED", None, {}
     except Fenced:

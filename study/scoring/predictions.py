@@ -62,15 +62,15 @@ def predictions(task: TaskData, split: str, inputs: Inputs, logits: Logits) -> l
             rows = np.stack(logits)
             if task.spec.multi_label:
                 return list(map(tuple, (rows > 0).astype(int).tolist()))
-            found = rows[:, 0] if task.spec.regression else rows.argmax(1)
-            return list(found.tolist())
+            values = rows[:, 0] if task.spec.regression else rows.argmax(1)
+            return list(values.tolist())
 
 
-def test_facts(task: TaskData, found: Sequence[Any]) -> dict[str, Any]:
+def test_facts(task: TaskData, predictions: Sequence[Any]) -> dict[str, Any]:
     """A record's results on test: every metric, and the bootstrap over examples of the main one."""
-    sure = interval(task, "test", found)
+    sure = interval(task, "test", predictions)
     return {
-        "test_scores": measure(task, "test", found),
+        "test_scores": measure(task, "test", predictions),
         "test_standard_error": sure.standard_error,
         "test_interval": (sure.low, sure.high),
     }
@@ -120,9 +120,9 @@ def answers(
         length = len(inputs.tokens[number])
         score, first, last = best_span(of_input[:, 0], of_input[:, 1], int(inputs.second[number]), length - 1)
         characters, example = inputs.characters[number], int(inputs.example[number])
-        found = (score, int(characters[first, 0]), int(characters[last, 1]))
+        span = (score, int(characters[first, 0]), int(characters[last, 1]))
         if example not in best or score > best[example][0]:
-            best[example] = found
+            best[example] = span
         none[example] = min(none[example], of_input[0].sum())
     return [
         "" if none[i] > best[i][0] else example.context[max(0, best[i][1]) : max(0, best[i][2])]

@@ -50,9 +50,9 @@ def probe(scoring: ScoreAttempt, data: TaskInputs) -> dict[str, Any]:
     for key in features["train"]:
         if scoring.stop.received:
             raise Preempted
-        of_key = {split: found[key] for split, found in features.items()}
-        chosen, dev, found = _best_strength(config, data, of_key)
-        test = test_facts(data.task, found)
+        of_key = {split: by_key[key] for split, by_key in features.items()}
+        chosen, dev, predicted = _best_strength(config, data, of_key)
+        test = test_facts(data.task, predicted)
         score = test["test_scores"][config.metric]
         probes.append(Probe(layer=key[0], pooling=key[1], regularisation=chosen, dev=dev[config.metric], test=score))
         if best is None or dev[config.metric] > best[0][config.metric]:
@@ -64,14 +64,14 @@ def probe(scoring: ScoreAttempt, data: TaskInputs) -> dict[str, Any]:
 
 
 def _with_last_layers(
-    found: dict[tuple[int, Pooling], NDArray[np.float32]], poolings: tuple[Pooling, ...]
+    by_layer: dict[tuple[int, Pooling], NDArray[np.float32]], poolings: tuple[Pooling, ...]
 ) -> dict[tuple[int | Combination, Pooling], NDArray[np.float32]]:
     """Features by layer, and of the last layers together if there are so many."""
-    features: dict[tuple[int | Combination, Pooling], NDArray[np.float32]] = dict(found.items())
-    depth = max(layer for layer, _ in found)
+    features: dict[tuple[int | Combination, Pooling], NDArray[np.float32]] = dict(by_layer.items())
+    depth = max(layer for layer, _ in by_layer)
     if depth >= LAST_LAYERS:
         for pooling in poolings:
-            last = [found[layer, pooling] for layer in range(depth + 1 - LAST_LAYERS, depth + 1)]
+            last = [by_layer[layer, pooling] for layer in range(depth + 1 - LAST_LAYERS, depth + 1)]
             features["concat", pooling], features["sum", pooling] = combined(last, "concat"), combined(last, "sum")
     return features
 
@@ -81,7 +81,7 @@ def _best_strength(
 ) -> tuple[float, dict[str, float], list[Any]]:
     """Return the best strength on dev, with every metric on dev and the predictions for test."""
     mean, deviation = features["train"].mean(0), features["train"].std(0) + 1e-6
-    scaled = {split: (found - mean) / deviation for split, found in features.items()}
+    scaled = {split: (values - mean) / deviation for split, values in features.items()}
     targets = _targets(data)
     kept = fixed_permutation(len(targets))[:MOST_ROWS]
     tried = []
@@ -89,7 +89,7 @@ def _best_strength(
         fitted = _fitted(data, scaled["train"][kept], targets[kept], strength)
         dev = measure(data.task, "dev", _predicted(data, "dev", fitted, scaled["dev"]))
         tried.append((strength, dev, fitted))
-    strength, dev, fitted = max(tried, key=lambda found: found[1][config.metric])
+    strength, dev, fitted = max(tried, key=lambda trial: trial[1][config.metric])
     return strength, dev, _predicted(data, "test", fitted, scaled["test"])
 
 

@@ -85,7 +85,7 @@ class PseudoLikelihood:
 
     @torch.inference_mode()
     def _nats(self, inputs: MaskedInputs, stop: StopSignal) -> NDArray[np.float64]:
-        found = np.empty(len(inputs.target))
+        all_nats = np.empty(len(inputs.target))
         length = inputs.unique.shape[1]
         vocabulary = self.model.architecture.vocabulary
         size = max(1, min(BATCH_TOKENS[self.device.type] // length, MOST_LOGITS // vocabulary))
@@ -99,8 +99,8 @@ class PseudoLikelihood:
             targets = torch.from_numpy(inputs.target[first:last]).to(self.device)
             logits_NxV = self.model(tokens_NxS, positions_Nx1)[:, 0].float()
             nats = logits_NxV[rows, targets] - logits_NxV.logsumexp(1)[rows]
-            found[first:last] = nats.double().cpu().numpy()
-        return found
+            all_nats[first:last] = nats.double().cpu().numpy()
+        return all_nats
 
 
 class MaskedInputs:

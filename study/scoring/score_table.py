@@ -114,9 +114,9 @@ def _task_words(row: ScoreRow) -> str:
 
 
 def _cells(row: ScoreRow) -> tuple[str, ...]:
-    found = row.measured
-    rate = "" if found.learning_rate is None else f"{found.learning_rate:g}"
-    return (*_shown(found), str(found.seeds), rate, *_shown(row.random_weights))
+    measured = row.measured
+    rate = "" if measured.learning_rate is None else f"{measured.learning_rate:g}"
+    return (*_shown(measured), str(measured.seeds), rate, *_shown(row.random_weights))
 
 
 def score_values(scored: Scored) -> list[dict[str, object]]:
@@ -136,11 +136,11 @@ def _measured(scored: Scored) -> dict[tuple[str, str], Measured]:
         if best := chosen([records[score_id] for score_id in ids if score_id in records]):
             encoder = evaluation.run.random_id if evaluation.random else evaluation.run.run_id
             at_best.setdefault((evaluation.random, evaluation.name), {})[encoder] = best
-    found: dict[tuple[str, str], Measured] = {}
+    means: dict[tuple[str, str], Measured] = {}
     for (_, task), of_encoders in at_best.items():
         variance, freedom = pooled_variance([_scores(best) for best in of_encoders.values()])
-        found |= {(encoder, task): _mean(best, variance, freedom) for encoder, best in of_encoders.items()}
-    return found
+        means |= {(encoder, task): _mean(best, variance, freedom) for encoder, best in of_encoders.items()}
+    return means
 
 
 def _mean(best: Sequence[ScoreRecord], variance: float, freedom: int) -> Measured:
@@ -198,7 +198,8 @@ def _baselines(sweep: SweepFolder, evaluation: Evaluation) -> dict[str, float]:
     return {} if kept is None else kept.beside(evaluation.task.spec.headline, evaluation.run.data_fingerprint)
 
 
-def _shown(found: Measured | None) -> tuple[str, str]:
-    if found is None:
+def _shown(measured: Measured | None) -> tuple[str, str]:
+    if measured is None:
         return "", ""
-    return f"{found.score:.4f}", "" if found.interval is None else error_text((found.interval[1] - found.interval[0]) / 2)
+    low, high = measured.interval or (None, None)
+    return f"{measured.score:.4f}", "" if low is None or high is None else error_text((high - low) / 2)

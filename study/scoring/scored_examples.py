@@ -59,8 +59,8 @@ def subset(task: TaskData, knobs: Knobs) -> TaskData:
         if limit is not None and limit < len(splits[name]):
             order = fixed_permutation(len(splits[name]))[:limit]
             splits[name] = [splits[name][place] for place in sorted(order)]
-    if len(found := _labels_of(splits.get("train", ()))) == 1:
-        label = _label_text(task, found.pop())
+    if len(labels := _labels_of(splits.get("train", ()))) == 1:
+        label = _label_text(task, labels.pop())
         if len(_labels_of(task.train)) == 1:
             raise InputError.at(task.spec.name, f"all training examples have the label {label}; add examples of other labels")
         message = f"leaves {task.spec.name} only examples of the label {label} to learn from; raise it"

@@ -146,9 +146,9 @@ def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...], requested: 
         values = tuple(record.config.values_of(tuned).values())
         return Tried(record.config.seed, values, record.usable_loss_nats, record.is_informative)
 
-    found = [*map(tried, records)]
-    best = best_values(found, requested)
-    chosen = [record for record, one in zip(records, found, strict=True) if one.values == best and one.loss is not None]
+    trials = [*map(tried, records)]
+    best = best_values(trials, requested)
+    chosen = [record for record, one in zip(records, trials, strict=True) if one.values == best and one.loss is not None]
     return chosen + [record for record in records if record.untrained_head and record.excluded is None]
 
 
@@ -189,31 +189,31 @@ def check_tasks(downstream: Downstream, planned: Callable[[], Iterable[RunConfig
 def evaluations_of(requested: Target, downstream: Downstream) -> list[Evaluation]:
     """Every run on every requested task; raises InputError with everything that is wrong with the request."""
     lengths = [partial(run.max_length, downstream.knobs.max_length) for run in requested.runs]
-    found = all_evaluations(
+    evaluations = all_evaluations(
         requested.runs, requested.sweep.name, check_all(partial(load_tasks, downstream), *lengths), downstream
     )
-    _check_grid(downstream, found)
-    _check_heads(found)
-    return found
+    _check_grid(downstream, evaluations)
+    _check_heads(evaluations)
+    return evaluations
 
 
-def _check_heads(found: Sequence[Evaluation]) -> None:
+def _check_heads(evaluations: Sequence[Evaluation]) -> None:
     """Raise InputError where a task reads the MLM head of an encoder without one."""
     why: dict[str, str] = {}
-    for run in (one.run for one in found):
+    for run in (one.run for one in evaluations):
         if run.config.recipe.detects_replaced:
             why[run.run_id] = "detects replaced tokens (objective rtd)"
         elif (record := run.folder.record()) and record.untrained_head:
             why[run.run_id] = "was imported without one"
-    for one in found:
+    for one in evaluations:
         if one.protocol == "zero_shot" and one.run.run_id in why:
             without = f"reads the MLM head, and run {one.run.run_id} {why[one.run.run_id]}"
             raise InputError.at(f"downstream.tasks {one.name}", f"{without}; leave out the task, or start a run from it")
 
 
-def _check_grid(downstream: Downstream, found: Sequence[Evaluation]) -> None:
+def _check_grid(downstream: Downstream, evaluations: Sequence[Evaluation]) -> None:
     """Raise InputError where rates, batches or epochs are given but no task uses them: probes need none."""
-    if downstream.update == "all" or any(evaluation.trained for evaluation in found):
+    if downstream.update == "all" or any(evaluation.trained for evaluation in evaluations):
         return
     if given := [name for name in GRID if name in downstream.model_fields_set]:
         raise InputError.at(f"downstream.{given[0]}", "has no effect on probes (update: head); leave it out, or update all")

@@ -60,7 +60,7 @@ def by_paradigm(examples: Sequence[Example], predictions: Sequence[float]) -> di
     for pair, prediction in zip(examples, predictions, strict=True):
         assert isinstance(pair, MinimalPair)
         won[pair.paradigm].append(float(prediction))
-    return {paradigm: sum(found) / len(found) for paradigm, found in sorted(won.items())}
+    return {paradigm: sum(correct) / len(correct) for paradigm, correct in sorted(won.items())}
 
 
 def answer_scores(example: SpanExample, prediction: str) -> tuple[float, float]:
@@ -131,8 +131,8 @@ def _paradigms(pairs: Sequence[MinimalPair], predictions: Sequence[Any]) -> Part
     def combine(sums: Floats) -> Floats:
         """Return the mean over the paradigms that are there; a resample may miss a small one."""
         right, drawn = sums[..., : len(names)], sums[..., len(names) :]
-        found: Floats = np.sum(right / np.maximum(drawn, 1), axis=-1) / np.count_nonzero(drawn, axis=-1)
-        return found
+        mean: Floats = np.sum(right / np.maximum(drawn, 1), axis=-1) / np.count_nonzero(drawn, axis=-1)
+        return mean
 
     return Parts(np.concatenate([won, counts], axis=1), combine)
 
@@ -214,8 +214,8 @@ def _f1(sums: Floats) -> Floats:
 
 
 def _macro_f1(sums: Floats) -> Floats:
-    found, there = _class_f1(sums)
-    return _ratio(found.sum(axis=-1), (there > 0).sum(axis=-1).astype(np.float64))
+    f1, there = _class_f1(sums)
+    return _ratio(f1.sum(axis=-1), (there > 0).sum(axis=-1).astype(np.float64))
 
 
 def _micro_f1(sums: Floats) -> Floats:
