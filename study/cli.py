@@ -151,8 +151,8 @@ class Commands(click.Group):
         home = next((home for home, names in HOMES.items() if cmd_name in names), None)
         if home is None:
             return None
-        found: click.Command = getattr(import_module(f"study.commands.{home}"), cmd_name.replace("-", "_"))
-        return found
+        command: click.Command = getattr(import_module(f"study.commands.{home}"), cmd_name.replace("-", "_"))
+        return command
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})

@@ -105,10 +105,10 @@ def _opened(path: Path) -> RunTable:
     return table
 
 
-def _show(found: Any, as_json: bool) -> None:
+def _show(result: Any, as_json: bool) -> None:
     from study.base.quantities import rounded_all
 
-    echo(json.dumps(rounded_all(found.to_dict()), indent=1, allow_nan=False) if as_json else found.to_text())
+    echo(json.dumps(rounded_all(result.to_dict()), indent=1, allow_nan=False) if as_json else result.to_text())
 
 
 def _enough(_context: click.Context, _option: click.Parameter, resamples: int) -> int:
@@ -282,10 +282,10 @@ def design(
     opened, spend = _opened(table), read_count("--budget", budget)
     how = {name: options.pop(name) for name in ("cost", "criterion", "space", "seed")}
     roles, selection = _given(options)
-    found = find_law(law, table=opened, roles=roles)
-    finished = read_observations(TableQuery(opened, roles, **selection), found)
+    chosen = find_law(law, table=opened, roles=roles)
+    finished = read_observations(TableQuery(opened, roles, **selection), chosen)
     method = how.pop("criterion")
-    _show(advise(found, finished, candidates, [*target], spend, method=method, **how), as_json)
+    _show(advise(chosen, finished, candidates, [*target], spend, method=method, **how), as_json)
 
 
 @click.command("score-law")
@@ -408,13 +408,13 @@ def multiverse(
     if others or ask == "shape" or (ask is None and asks_about_shape(table)):
         if unread := [option_name(name) for name, value in options.items() if value]:
             raise InputError.at(", ".join(unread), "is only for tables; the question of shape uses a sweep's own columns")
-        found = explore_recipes(tables) if others else explore_shapes(table)
+        universes = explore_recipes(tables) if others else explore_shapes(table)
     else:
         own_question = ask is None and not any(options.values())
         sizes = options.pop("parameters"), options.pop("flops")
         roles, selection = _given(options)
         try:
-            found = explore(TableQuery(_opened(table), roles, **selection), *sizes)
+            universes = explore(TableQuery(_opened(table), roles, **selection), *sizes)
         except InputError as error:
             raise InputError([*(why_not_shape(table) if own_question else ()), *error.problems]) from error
     if into is not None:
@@ -422,8 +422,8 @@ def multiverse(
         from study.plotting.style import drawn_as
 
         with drawn_as(style):
-            save_multiverse(found, into, formats)
-    _show(found, as_json)
+            save_multiverse(universes, into, formats)
+    _show(universes, as_json)
 
 
 @click.command()
@@ -443,6 +443,6 @@ def replicate(into: Path, chinchilla: Path | None, as_json: bool) -> None:
     from study.replicating.studies import to_markdown
 
     studies = replicate_all(into, chinchilla)
-    echo(json.dumps([found.to_dict() for found in studies], indent=1) if as_json else to_markdown(studies))
-    if not all(number.agrees for found in studies for number in found.numbers):
+    echo(json.dumps([one.to_dict() for one in studies], indent=1) if as_json else to_markdown(studies))
+    if not all(number.agrees for one in studies for number in one.numbers):
         sys.exit(1)

@@ -151,7 +151,7 @@ def compare(
     if changes and len(subjects) > 1:
         raise InputError.at("--change", f"needs one NAME to change, not {len(subjects)}")
     steps = with_berts_ffn(subjects[0].architecture, parse_changes(subjects[0].architecture, changes))
-    models = [*(found.architecture for found in subjects), *(step.architecture for step in steps)]
+    models = [*(subject.architecture for subject in subjects), *(step.architecture for step in steps)]
     length = default_length(sequence_length, models)
     if not changes:
         for option, value in (("--by", by), ("--latency-table", latency_table)):

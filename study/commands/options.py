@@ -53,7 +53,7 @@ class FiniteRange(click.FloatRange):
         """Return the range in the help, empty where there is none."""
         if self.min is None and self.max is None:
             return ""
-        return re.sub(r"[\d.]+(?:e[+-]?\d+)?", lambda found: f"{float(found[0]):g}", super()._describe_range())
+        return re.sub(r"[\d.]+(?:e[+-]?\d+)?", lambda number: f"{float(number[0]):g}", super()._describe_range())
 
 
 class CountRange(click.IntRange):
@@ -69,7 +69,7 @@ class CountRange(click.IntRange):
         """Return the range in the help, empty where there is none."""
         if self.min is None and self.max is None:
             return ""
-        return re.sub(r"\d+", lambda found: f"{int(found[0]):,}", super()._describe_range())
+        return re.sub(r"\d+", lambda number: f"{int(number[0]):,}", super()._describe_range())
 
 
 device_option = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
@@ -105,10 +105,10 @@ class Formats(click.ParamType[list[str]]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the formats; raises InputError for an unknown one."""
-        for name in (found := listed(value)):
+        for name in (names := listed(value)):
             if name not in (known := ("svg", "pdf", "png", "csv")):
                 raise InputError.at("--formats", f"{shown(name)} is not a format of figures; choose from {', '.join(known)}")
-        return found
+        return names
 
 
 def figure_options(command: Any) -> Any:

@@ -144,12 +144,12 @@ def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bo
 
     if undo == (reason is not None):
         raise InputError.at("study exclude", "needs either --reason, or --undo")
-    found = include(run, results) if reason is None else exclude_run(run, results, reason)
+    folders = include(run, results) if reason is None else exclude_run(run, results, reason)
     if as_json:
-        echo(json.dumps({"run": found[0].run_id, "excluded": reason, "folders": [str(each.path) for each in found]}))
+        echo(json.dumps({"run": folders[0].run_id, "excluded": reason, "folders": [str(each.path) for each in folders]}))
         return
     what = "is included again" if reason is None else "is excluded"
-    for each in found:
+    for each in folders:
         sweep = SweepFolder.of(each)
         echo(f"{each.run_id} {what} in {sweep.name}; to update its answer: study report {pasted(sweep.path)}")
 

@@ -157,15 +157,15 @@ def features(
     ]
     lines, file, run = map_all(lambda read: read(), given)
     slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
-    found = embed(run, lines, layers, combine, pooling, precision or "auto", slot.execution(kernels="eager"))
-    write_embeddings(file, found.values, lines)
-    echo(f"{len(lines):,} embeddings of width {found.values.shape[1]}: {file}")
+    embeddings = embed(run, lines, layers, combine, pooling, precision or "auto", slot.execution(kernels="eager"))
+    write_embeddings(file, embeddings.values, lines)
+    echo(f"{len(lines):,} embeddings of width {embeddings.values.shape[1]}: {file}")
     if empty := sum(not line.strip() for line in lines):
         echo(f"{plural(empty, 'line')} without text", err=True)
-    if found.cut:
-        echo(f"{plural(found.cut, 'text')} cut to {found.most_tokens:,} tokens", err=True)
-    if found.lost_share > MOST_UNKNOWN:
-        of_texts = f"{found.lost_share:.0%} of the texts' characters"
+    if embeddings.cut:
+        echo(f"{plural(embeddings.cut, 'text')} cut to {embeddings.most_tokens:,} tokens", err=True)
+    if embeddings.lost_share > MOST_UNKNOWN:
+        of_texts = f"{embeddings.lost_share:.0%} of the texts' characters"
         echo(f"{of_texts} are [UNK] or dropped by the run's tokeniser, and no embedding reads them", err=True)
 
 
@@ -296,8 +296,8 @@ def _folder(name: Path, results: Path) -> Path:
 
     if is_there(name):
         return name
-    if found := runs_of_id(str(name), results):
-        return found[0].path
+    if runs := runs_of_id(str(name), results):
+        return runs[0].path
     raise InputError.at(str(name), f"is neither a folder nor the id of a run in {results}; `study status` lists runs")
 
 

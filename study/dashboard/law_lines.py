@@ -116,11 +116,11 @@ def offers(library: Library, asked: Mapping[str, str]) -> list[dict[str, str]]:
     The first are fitted meanwhile, with this `count`, if no run is trained.
     """
     shot, count = library.snapshot(asked.get("sweep", "")), asked.get("count", "")
-    found = offers_of(library, shot)
+    offered = offers_of(library, shot)
     if not shot.live:
-        makers = [partial(_fitted, library, shot, one.key, count) for one in found[:MOST_AHEAD]]
+        makers = [partial(_fitted, library, shot, one.key, count) for one in offered[:MOST_AHEAD]]
         library.kept(("ahead", shot.name, shot.version, count), lambda: library.make_ahead(makers))
-    return [{"key": one.key, "words": one.words} for one in found]
+    return [{"key": one.key, "words": one.words} for one in offered]
 
 
 def law_lines(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:

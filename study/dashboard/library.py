@@ -257,14 +257,14 @@ class Library:
             ids = frozenset[str]() if packed is None else packed.run_ids
             pack = None if packed is None else str(packed.path)
             with os.scandir(folder.runs_folder) as entries:
-                found = {entry.name: entry.stat().st_mtime_ns for entry in entries if entry.name[0] != "."}
+                stamps = {entry.name: entry.stat().st_mtime_ns for entry in entries if entry.name[0] != "."}
         except FileNotFoundError:
-            found = {}
+            stamps = {}
         except UNREADABLE as error:
             problems.append(str(error))
             return {}
-        names = sorted({*found, *ids})
-        return {folder.runs_folder / name: (found.get(name), pack if name in ids else None) for name in names}
+        names = sorted({*stamps, *ids})
+        return {folder.runs_folder / name: (stamps.get(name), pack if name in ids else None) for name in names}
 
     def _seen(self, folder: SweepFolder, path: Path, stamp: Stamp, held: bool) -> SeenRun | None:
         run = RunFolder(path, folder.packed if stamp[1] is not None else None, bare=stamp[0] is None)

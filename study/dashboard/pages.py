@@ -44,8 +44,8 @@ def texts(library: Library, asked: Mapping[str, str]) -> dict[str, str]:
 
     It is asked for when the page is there, since a large text that has changed takes long to read.
     """
-    found = {shot.name: library.on_other_text(shot) for shot in _asked(library, asked)}
-    return {name: f"{words}." for name, words in found.items() if words}
+    words_of = {shot.name: library.on_other_text(shot) for shot in _asked(library, asked)}
+    return {name: f"{words}." for name, words in words_of.items() if words}
 
 
 def _asked(library: Library, asked: Mapping[str, str]) -> list[Snapshot]:
@@ -96,18 +96,18 @@ def _own_tokens(run: SeenRun) -> int:
 
 def verdict_in(answer: str) -> str:
     """Return the verdict of an answer as last written, in plain text; empty without one."""
-    found = _BOLD.search(answer)
-    return "" if found is None else printable(re.sub(r"\\(.)", r"\1", found["sentence"]))
+    match = _BOLD.search(answer)
+    return "" if match is None else printable(re.sub(r"\\(.)", r"\1", match["sentence"]))
 
 
 def answer_html(sweep: str, text: str) -> str:
     """Return an answer, which may be a stranger's, as HTML with the figures of its sweep (study.report.markdown_html)."""
 
     def drawn(source: str) -> str | None:
-        if (found := re.fullmatch(r"figures/(\w+)\.svg", source)) is None:
+        if (figure := re.fullmatch(r"figures/(\w+)\.svg", source)) is None:
             return None
-        address = html.escape(figure_address(sweep, f"{found[1]}.svg"))
-        return f'<img src="{address}" alt="{found[1].replace("_", " ")}" loading="lazy">'
+        address = html.escape(figure_address(sweep, f"{figure[1]}.svg"))
+        return f'<img src="{address}" alt="{figure[1].replace("_", " ")}" loading="lazy">'
 
     return html_of(text, drawn)
 

@@ -130,10 +130,10 @@ def _importances(knobs: pd.DataFrame, values: pd.Series[float], evaluator: Evalu
     )
     chosen = PedAnovaImportanceEvaluator() if evaluator == "ped-anova" else FanovaImportanceEvaluator(seed=0)
     try:
-        found = get_param_importances(study, evaluator=chosen)
+        importances = get_param_importances(study, evaluator=chosen)
     except (ValueError, RuntimeError) as error:
         raise InputError.at("importances", f"cannot be estimated from these runs: {error}") from None
-    return {name: float(share) for name, share in found.items()}
+    return {name: float(share) for name, share in importances.items()}
 
 
 def _space(column: pd.Series[Any]) -> BaseDistribution:

@@ -135,7 +135,7 @@ Each is imported when it is first asked for, so that the server is there at once
 def json_text(value: Any) -> bytes:
     """Return a value as JSON, in which a number that is not finite is null and no character hides or reorders others."""
     text = to_json(value, inf_nan_mode="null", fallback=lambda one: one.item(), by_alias=False).decode(errors="replace")
-    text = _ESCAPED.sub(lambda found: found["kept"] or "", text)
+    text = _ESCAPED.sub(lambda match: match["kept"] or "", text)
     return (text if text.isprintable() else visible(text)).encode()
 
 

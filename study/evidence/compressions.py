@@ -50,8 +50,8 @@ def compressions_of(
         [record for record in records if _source(record) in of_run and not of_run[_source(record)].per_byte],
         lambda record: (record.config.recipe.weights, record.config.architecture, _kept(record), of_run[_source(record)].name),
     )
-    found = [_compression(folder, ledger, alike, of_run[_source(alike[0])], cells, seeds) for alike in alike_by.values()]
-    return tuple(sorted(found, key=lambda compression: compression.bytes))
+    compressions = [_compression(folder, ledger, alike, of_run[_source(alike[0])], cells, seeds) for alike in alike_by.values()]
+    return tuple(sorted(compressions, key=lambda compression: compression.bytes))
 
 
 def _source(record: RunRecord) -> str:

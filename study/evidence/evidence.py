@@ -281,9 +281,9 @@ class Evidence:
             "rises": [asdict(rise) for rise in self.rises],
             "front": [cell.name for cell in self.front],
         } | {
-            name: [one.to_dict() for one in found]
-            for name, found in (("spendings", self.spendings), ("dominances", self.dominances))
-            if found
+            name: [one.to_dict() for one in members]
+            for name, members in (("spendings", self.spendings), ("dominances", self.dominances))
+            if members
         }
 
 

@@ -319,11 +319,11 @@ def spendings_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Spe
 
     Budgets may differ. Only runs whose records count what they need take part.
     """
-    found = []
+    spendings = []
     for members in _alike(measured(cells)):
         needing, scratch = ([cell for cell in members if bool(cell.flops_before) is needs] for needs in (True, False))
-        found += [_spending(one, other, seeds) for one in needing for other in scratch]
-    return adjust_by_holm(found)
+        spendings += [_spending(one, other, seeds) for one in needing for other in scratch]
+    return adjust_by_holm(spendings)
 
 
 def _spending(needs: CellResult, scratch: CellResult, seeds: SeedVariances) -> Spending:

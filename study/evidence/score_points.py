@@ -174,19 +174,19 @@ def published_scores(task: str, metric: str) -> tuple[PublishedScore, ...]:
     Those of BERT's miniatures are of GLUE's secret test sets (Turc et al. 2019); others name their split and source.
     """
     column, positions = _COLUMNS.get(task, ("", {}))
-    found = [
+    rows = [
         (row["model"], row[column].split("/")[positions[metric]], "test", "Turc et al. 2019")
         for row in _rows("bert_miniatures_glue.csv")
         if metric in positions
     ]
-    found += [
+    rows += [
         (row["model"], row["score"], row["split"], row["source"])
         for row in _rows("published_scores.csv")
         if (row["task"], row["metric"]) == (task, metric)
     ]
     published = (
         PublishedScore(model, _sizes(model), round(float(score) / 100, 6), split, source)
-        for model, score, split, source in found
+        for model, score, split, source in rows
     )
     return tuple(sorted(published, key=lambda one: one.sizes["parameters"]))
 

@@ -273,7 +273,7 @@ def explore_recipes(folders: Sequence[Path]) -> Multiverse:
     budget and what differs between the sweeps' recipes and texts; knobs that always change together are one choice. Raises
     InputError with every folder that is no sweep or cannot answer.
     """
-    compared = [one for found in map_all(_compared_in, folders) for one in found]
+    compared = [one for of_sweep in map_all(_compared_in, folders) for one in of_sweep]
     recipes = _together([_recipe_of(one.config) for one in compared])
     sizes = {id(one): compact(group[0].size) for group in of_equal_size(compared, lambda one: one.size) for one in group}
     choices = [
@@ -293,8 +293,8 @@ def _compared_in(path: Path) -> list[_ComparedShapes]:
     if problems := why_not_shape(path):
         raise InputError.at(str(path), problems[0].message)
     evidence = gather(SweepFolder(path))
-    found = [one for family in evidence.families if family.equal_parameters for one in _of_family(evidence, family)]
-    return sorted(found, key=lambda one: (-one.config.tokens, -one.size))
+    shapes = [one for family in evidence.families if family.equal_parameters for one in _of_family(evidence, family)]
+    return sorted(shapes, key=lambda one: (-one.config.tokens, -one.size))
 
 
 def _of_family(evidence: Evidence, family: Family) -> Iterator[_ComparedShapes]:

@@ -99,8 +99,8 @@ def missing_comparison(evidence: Evidence) -> str:
 
 def unlike_objectives(evidence: Evidence) -> str:
     """Why no loss of objective rtd stands beside one of another objective; empty unless the sweep has both."""
-    found = {cell.settings.get(OBJECTIVE) for cell in evidence.cells}
-    if "rtd" not in found or len(found) == 1:
+    objectives = {cell.settings.get(OBJECTIVE) for cell in evidence.cells}
+    if "rtd" not in objectives or len(objectives) == 1:
         return ""
     return (
         "the loss of objective rtd is of telling replaced tokens, and that of others of predicting masked words; compare scores"

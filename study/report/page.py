@@ -164,9 +164,9 @@ def _sweep_file(folder: SweepFolder) -> str:
 def _machines(ledger: pd.DataFrame) -> dict[str, str]:
     """Return what the runs were trained with, the most frequent first."""
     known = [name for name in _ENVIRONMENT if f"environment.{name}" in ledger]
-    found = {}
+    described = {}
     for name in known:
         counts = ledger[f"environment.{name}"].dropna().astype(str).value_counts()
         several = [f"{value} ({plural(count, 'run')})" for value, count in counts.items()]
-        found[_ENVIRONMENT[name]] = ", ".join(several) if len(counts) > 1 else "".join(counts.index)
-    return {what: words for what, words in found.items() if words}
+        described[_ENVIRONMENT[name]] = ", ".join(several) if len(counts) > 1 else "".join(counts.index)
+    return {what: words for what, words in described.items() if words}

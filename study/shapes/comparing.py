@@ -102,17 +102,17 @@ def with_berts_ffn(base: Architecture, steps: Sequence[ProposedChange]) -> list[
     Its elasticity is that of the width.
     """
     known = [step.architecture for step in steps]
-    found: list[ProposedChange] = []
+    changes: list[ProposedChange] = []
     for step in steps:
         wider, width = step.architecture, step.architecture.width
-        found.append(step)
+        changes.append(step)
         if width == base.width or base.ffn != BERTS_FFN * base.width or wider.ffn != base.ffn:
             continue
         architecture = Architecture.parse(wider.model_dump() | {"ffn": BERTS_FFN * width}, place="--change")
         if architecture not in known:
             heads, _, _ = step.note.partition(",")
-            found.append(ProposedChange(f"{step.label}, ffn = {BERTS_FFN}·H", heads, architecture, step.ratio))
-    return found
+            changes.append(ProposedChange(f"{step.label}, ffn = {BERTS_FFN}·H", heads, architecture, step.ratio))
+    return changes
 
 
 def rank_changes(
