@@ -79,12 +79,12 @@ def cut(word: str) -> str:
 
 def near(word: str, known: list[str], least: float = LEAST_LIKENESS) -> str | None:
     """Return the nearest known word, the first of equals; None if none is near enough."""
-    found, most, matcher = None, least, difflib.SequenceMatcher(None, b=word)
+    best, most, matcher = None, least, difflib.SequenceMatcher(None, b=word)
     for one in known:
         likeness = _likeness(word, one, matcher, most)
-        if likeness > most or (found is None and likeness == most):
-            found, most = one, likeness
-    return found
+        if likeness > most or (best is None and likeness == most):
+            best, most = one, likeness
+    return best
 
 
 def _likeness(word: str, one: str, matcher: difflib.SequenceMatcher[str], least: float) -> float:

@@ -276,8 +276,8 @@ def opened_text(path: Path, newline: str | None = None) -> Iterator[TextIO]:
 def _remedy(path: Path) -> str:
     with opened(path) as file:
         start = file.read(max(map(len, _LOOKS_LIKE)))
-    found = next((remedy for mark, remedy in _LOOKS_LIKE.items() if start.startswith(mark)), None)
-    return "convert it first" if found is None else f"it looks like {found}"
+    kind = next((remedy for mark, remedy in _LOOKS_LIKE.items() if start.startswith(mark)), None)
+    return "convert it first" if kind is None else f"it looks like {kind}"
 
 
 def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

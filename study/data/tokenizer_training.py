@@ -69,8 +69,8 @@ def merged(words: Mapping[str, int], merges: int, by: Callable[[int, int, int], 
     function shows the difference on small examples.
     """
     split = [([*word], count) for word, count in words.items()]
-    found: list[Merge] = []
-    while len(found) < merges:
+    chosen: list[Merge] = []
+    while len(chosen) < merges:
         pieces, pairs = Counter[str](), Counter[Merge]()
         for word, count in split:
             for piece in word:
@@ -80,9 +80,9 @@ def merged(words: Mapping[str, int], merges: int, by: Callable[[int, int, int], 
         if not pairs:
             break
         best = min(pairs, key=lambda pair: (-by(pairs[pair], pieces[pair[0]], pieces[pair[1]]), -pairs[pair], pair))
-        found.append(best)
+        chosen.append(best)
         split = [(_with_merge(word, best), count) for word, count in split]
-    return found
+    return chosen
 
 
 def by_frequency(pair: int, left: int, right: int) -> float:

@@ -206,13 +206,13 @@ def special_names(path: Path) -> dict[str, str]:
     for file in (path.parent / SPECIAL_MAP, path.parent / SETTINGS):
         settings |= json_object(file) if is_there(file) else {}
     there = set(_vocabulary(values)) | {str(each.get("content")) for each in _added(values)}
-    found = {}
+    renamed = {}
     for piece, (key, *usual) in _OTHER_NAMES.items():
         named = settings.get(key)
         named = named.get("content") if isinstance(named, dict) else named
         if piece not in there and (name := next((name for name in (named, *usual) if name in there), None)) is not None:
-            found[str(name)] = piece
-    return found
+            renamed[str(name)] = piece
+    return renamed
 
 
 def json_object(file: Path) -> dict[str, Any]:

@@ -297,14 +297,14 @@ class SlurmExecutor:
 
     def _earlier(self) -> dict[str, str]:
         """Return the live Slurm jobs of earlier launches, by the key of each job in their batches."""
-        found: dict[str, str] = {}
+        live: dict[str, str] = {}
         for job_id, (name, state) in (self._states() or {}).items():
             array = self.folder / f"{name.removeprefix(self._prefix)}.json"
             if state not in ENDED and name.startswith(self._prefix) and is_there(array):
                 index = int(job_id.partition("_")[2] or 0)
                 batches = json_of(array, list, f"cancel its jobs with scancel --name={name}, and remove it") or []
-                found |= dict.fromkeys(batches[index] if index < len(batches) else (), job_id)
-        return found
+                live |= dict.fromkeys(batches[index] if index < len(batches) else (), job_id)
+        return live
 
     def _resolve(self) -> None:
         with self._lock:

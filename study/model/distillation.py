@@ -156,27 +156,27 @@ class LayerMatching(nn.Module):
         return torch.stack(weighted).sum()
 
     def _of_hidden(self, student_BxSxH: Tensor, teacher_BxSxH: Tensor, attended_BxS: Tensor | None) -> list[Tensor]:
-        losses, found = self.losses, []
+        losses, terms = self.losses, []
         if losses.hidden_cosine:
-            found.append(losses.hidden_cosine * hidden_cosine_loss(student_BxSxH, teacher_BxSxH, attended_BxS))
+            terms.append(losses.hidden_cosine * hidden_cosine_loss(student_BxSxH, teacher_BxSxH, attended_BxS))
         if losses.hidden_mse:
             projected = student_BxSxH if self.projection is None else self.projection(student_BxSxH)
-            found.append(losses.hidden_mse * hidden_mse_loss(projected, teacher_BxSxH, attended_BxS))
-        return found
+            terms.append(losses.hidden_mse * hidden_mse_loss(projected, teacher_BxSxH, attended_BxS))
+        return terms
 
     def _of_attention(self, student: AttentionInputs, teacher: AttentionInputs, attended_BxS: Tensor | None) -> list[Tensor]:
-        losses, found = self.losses, []
+        losses, terms = self.losses, []
         if losses.weighs_scores:
             scores = (attention_scores(student), attention_scores(teacher))
             if losses.attention:
-                found.append(losses.attention * attention_loss(*scores, attended_BxS))
+                terms.append(losses.attention * attention_loss(*scores, attended_BxS))
             if losses.relations and not losses.relation_heads:
-                found.append(losses.relations * relation_loss(*scores, attended_BxS))
+                terms.append(losses.relations * relation_loss(*scores, attended_BxS))
             del scores  # as large as what the other relations need
         if losses.relation_products:
             heads = losses.relation_heads or None
             for one, other in list(zip(student[:3], teacher[:3], strict=True))[0 if heads else 2 :]:
                 learned, taught = relations(one, one, heads), relations(other, other, heads)
-                found.append(losses.relations * relation_loss(learned, taught, attended_BxS))
+                terms.append(losses.relations * relation_loss(learned, taught, attended_BxS))
                 del learned, taught
-        return found
+        return terms

@@ -481,15 +481,15 @@ class MaskedLanguageModelling(pl.LightningModule):
         originals_BxS = masked.originals
         read_BxS = replaced(originals_BxS, masked, logits_BxKxV, draws_BxK)
         counted_BxS, changed_BxS = ~self.masker.special(originals_BxS), read_BxS != originals_BxS
-        found = detection(self.model.detection_logits(read_BxS), changed_BxS, counted_BxS)
-        permuted_nats, measured = found.nats.double().sum(1), int((rows < self._sequences_permuted).sum())
+        detected = detection(self.model.detection_logits(read_BxS), changed_BxS, counted_BxS)
+        permuted_nats, measured = detected.nats.double().sum(1), int((rows < self._sequences_permuted).sum())
         if measured and self.config.architecture.orders_tokens:  # else only rounding differs
             permuted_BxS = permuted_BxS.scatter(1, masked.positions, read_BxS.gather(1, masked.positions))[:measured]
             logits_BxS = self.model.detection_logits(permuted_BxS)
             permuted_nats[:measured] = (
                 detection(logits_BxS, changed_BxS[:measured], counted_BxS[:measured]).nats.double().sum(1)
             )
-        of_detector = (found.nats.double().sum(1), counted_BxS.sum(1), found.correct.sum(1), permuted_nats)
+        of_detector = (detected.nats.double().sum(1), counted_BxS.sum(1), detected.correct.sum(1), permuted_nats)
         return *of_detector, generated.double().view_as(masked.labels).sum(1), (masked.labels != IGNORED).sum(1), right
 
     def _judged(self, pairs: Pairs) -> tuple[Tensor, Tensor]:

@@ -100,5 +100,5 @@ def joint_loss(
     read_BxS = replaced(originals_BxS, masked, logits_BxKxV, draws_BxK)
     generator_loss = mean_cross_entropy(logits_BxKxV.flatten(0, 1), masked.labels.flatten())
     del logits_BxKxV
-    found = detection(model.detection_logits(read_BxS, segments_BxS, attended_BxS), read_BxS != originals_BxS, counted_BxS)
-    return generator_loss + DETECTION_WEIGHT * found.loss
+    detected = detection(model.detection_logits(read_BxS, segments_BxS, attended_BxS), read_BxS != originals_BxS, counted_BxS)
+    return generator_loss + DETECTION_WEIGHT * detected.loss

@@ -58,8 +58,8 @@ def parsed(content: bytes | None, place: str, model: type[ModelT], remedy: str) 
     """Parse a model from JSON, None without content; raises InputError with place and remedy."""
     values = json_in(content, place, dict, remedy)
     known = model.model_fields[_VERSION].default if _VERSION in model.model_fields else None
-    if values is not None and known is not None and isinstance(found := values.get(_VERSION), int) and found > known:
-        message = f"is of schema version {found}, and this version of the workbench reads up to {known}; install the newer one"
+    if values is not None and known is not None and isinstance(theirs := values.get(_VERSION), int) and theirs > known:
+        message = f"is of schema version {theirs}, and this version of the workbench reads up to {known}; install the newer one"
         raise InputError([Newer(place, message)])
     try:
         return None if values is None else model.parse(values, place=place)

@@ -186,9 +186,9 @@ class RunFolder(WorkFolder):
         """Return the record, None until the run has ended; a run whose exclusion cannot be read is excluded with a warning."""
         if (record := self.read_as(self.record_file, RunRecord, "move it away to train the run again")) is None:
             return None
-        found, problems = map_readable(RunFolder.excluded, [self])
+        reasons, problems = map_readable(RunFolder.excluded, [self])
         warn_of(problems)
-        excluded = f"{self.exclusion_file.name} cannot be read" if problems else found[0]
+        excluded = f"{self.exclusion_file.name} cannot be read" if problems else reasons[0]
         return record if excluded is None else record.model_copy(update={"excluded": excluded})
 
     def put_record_aside(self, note: dict[str, str]) -> Path:
@@ -307,18 +307,18 @@ def flops_before(config: RunConfig) -> float | None:
     They are the run that it starts from, its teacher, and what these start from and learn from in turn. None without any, or
     without the record of one.
     """
-    found: dict[str, float] = {}
+    flops: dict[str, float] = {}
     waiting = [config]
     while waiting:
         recipe = waiting.pop().recipe
         for folder in [named.folder for named in (recipe.init_from, recipe.teacher_run) if named is not None]:
-            if folder.name in found:
+            if folder.name in flops:
                 continue
             if (record := RunFolder(folder).record()) is None:
                 return None
-            found[folder.name] = record.train_flops
+            flops[folder.name] = record.train_flops
             waiting.append(record.config)
-    return sum(found.values()) if found else None
+    return sum(flops.values()) if flops else None
 
 
 def expected_flops(config: RunConfig, steps: int, planned: PlannedRuns = NONE_PLANNED) -> float:

@@ -256,12 +256,12 @@ def scores_by_run(folder: SweepFolder) -> dict[str, dict[str, float]]:
         return {}
     metrics = [name for name in map(str, table) if name.startswith(_TEST)]
     means = table.assign(series=series(table)).groupby(["run_id", "series"], as_index=False)[metrics].mean()
-    found: dict[str, dict[str, float]] = {}
+    by_run: dict[str, dict[str, float]] = {}
     for row in means.to_dict("records"):
         known = {name: float(row[name]) for name in metrics if not math.isnan(row[name])}
         names = {f"{DOWNSTREAM}{row['series']}/{name.removeprefix(_TEST)}": value for name, value in known.items()}
-        found.setdefault(str(row["run_id"]), {}).update(names)
-    return found
+        by_run.setdefault(str(row["run_id"]), {}).update(names)
+    return by_run
 
 
 def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:

@@ -249,7 +249,7 @@ class SweepFolder(Folder):
             rows = table[_MEASURED].itertuples(index=False)
             damage = [self._damage(*run) if pd.isna(reason) else None for *run, reason in rows]
             table["exclusion"] = [
-                found if pd.isna(given) else given for given, found in zip(table["exclusion"], damage, strict=True)
+                damaged if pd.isna(given) else given for given, damaged in zip(table["exclusion"], damage, strict=True)
             ]
             if not any(damage) and len(table) == len(self.runs()) and (made_from := self._made_from()) is not None:
                 table.attrs[_MADE_FROM] = made_from

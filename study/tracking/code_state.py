@@ -35,11 +35,11 @@ class CodeState(Strict):
 
 def note_code(folder: SweepFolder) -> None:
     """Note the code of a launch that begins now; nothing outside a repository, without git, or with WANDB_DISABLE_GIT."""
-    if os.environ.get("WANDB_DISABLE_GIT", "false").lower() not in ("false", "0") or (found := _here()) is None:
+    if os.environ.get("WANDB_DISABLE_GIT", "false").lower() not in ("false", "0") or (current := _here()) is None:
         return
     before = _noted(folder)
-    if not before or before[-1].model_copy(update={"since": found.since}) != found:
-        entries = [entry.model_dump(exclude_none=True) for entry in (*before, found)]
+    if not before or before[-1].model_copy(update={"since": current.since}) != current:
+        entries = [entry.model_dump(exclude_none=True) for entry in (*before, current)]
         write_atomically(folder.code_file, json.dumps(entries, indent=1).encode() + b"\n")
 
 

@@ -58,7 +58,7 @@ class CompressionMethod:
 
         Raises InputError for others.
         """
-        found = cls(text)
+        parsed = cls(text)
         given: set[str] = set()
         for method in _methods(text):
             name, _, value = method.partition("=")
@@ -66,10 +66,10 @@ class CompressionMethod:
             if kind in given:
                 raise InputError.at("--to", f"{text} gives {kind} twice; give another --to for another run")
             given.add(kind)
-            found = replace(found, **_change(method, name, value))
+            parsed = replace(parsed, **_change(method, name, value))
         if not given:
             raise InputError.at("--to", f"is empty; known: {known_methods()}")
-        return found
+        return parsed
 
 
 def _methods(text: str) -> list[str]:

@@ -136,12 +136,12 @@ def grown(
 
 def _stacked(weights: Mapping[str, Tensor], depth: int, wanted: int) -> dict[str, Tensor]:
     """Return the weights of the layers from `depth` to `wanted`, of no effect in pre-norm."""
-    found: dict[str, Tensor] = {}
+    copies: dict[str, Tensor] = {}
     for name, tensor in weights.items() if wanted > depth else ():
         if (block := _BLOCK.fullmatch(name)) is not None:
             copied = torch.zeros_like(tensor) if block[2].startswith(_RESIDUAL) else tensor
-            found |= {f"encoder.blocks.{new}.{block[2]}": copied for new in range(depth + int(block[1]), wanted, depth)}
-    return found
+            copies |= {f"encoder.blocks.{new}.{block[2]}": copied for new in range(depth + int(block[1]), wanted, depth)}
+    return copies
 
 
 def _norms_moved_back(weights: Mapping[str, Tensor], fresh: Mapping[str, Tensor], depth: int, wanted: int) -> dict[str, Tensor]:
