@@ -276,8 +276,8 @@ def as_line(row: Mapping[str, Any]) -> str:
     """Return a row on one line."""
     if "error" in row:
         return f"replay, {row['method']}: error {' / '.join(f'{one:.2%}' for one in row['error'])}"
-    found = " / ".join(f"{mean:.2f} ± {spread:.2f}" for mean, spread in zip(row["r2"], row["sd"], strict=True))
-    return f"{row['task']}, {row['method']}: R² {found}; published {' / '.join(f'{one:.2f}' for one in row['published'])}"
+    measured = " / ".join(f"{mean:.2f} ± {spread:.2f}" for mean, spread in zip(row["r2"], row["sd"], strict=True))
+    return f"{row['task']}, {row['method']}: R² {measured}; published {' / '.join(f'{one:.2f}' for one in row['published'])}"
 
 
 def write(part: str, rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
@@ -301,19 +301,19 @@ def as_markdown(parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
     As far as measured.
     """
-    found = [_designs(parts.get("designs", ())), _coverage(parts.get("coverage", ())), _replay(parts.get("replay", ()))]
-    return "\n\n".join(["# Designs", *filter(None, found)]) + "\n"
+    sections = [_designs(parts.get("designs", ())), _coverage(parts.get("coverage", ())), _replay(parts.get("replay", ()))]
+    return "\n\n".join(["# Designs", *filter(None, sections)]) + "\n"
 
 
 def _designs(rows: Sequence[Mapping[str, Any]]) -> str:
     header = ["task", "method", *(f"R² at {budget:.0%}" for budget in BUDGETS), "runs", "repeats", "published"]
     lines = []
     for row in rows:
-        found = [f"{mean:.2f} ± {spread:.2f}" for mean, spread in zip(row["r2"], row["sd"], strict=True)]
-        found = found if len(found) == len(BUDGETS) else ["", "", *found]
+        measured = [f"{mean:.2f} ± {spread:.2f}" for mean, spread in zip(row["r2"], row["sd"], strict=True)]
+        measured = measured if len(measured) == len(BUDGETS) else ["", "", *measured]
         counts = " / ".join(f"{count:.0f}" for count in row["rows"])
         published = " / ".join(f"{one:.2f}" for one in row["published"])
-        lines.append([row["task"], row["method"], *found, counts, str(len(row["each"])), published])
+        lines.append([row["task"], row["method"], *measured, counts, str(len(row["each"])), published])
     text = (
         "R² in the target region after a share of the pool's cost, clipped to −1 and 1: the mean and standard deviation of the "
         "repeats. `error` is our method, the expected error over basins of a law that may bend; beside it stands the method of "

@@ -138,9 +138,9 @@ class Learner:
 
     def forecast(self, rows: Rows, response: Floats) -> Floats:
         """Return the law's values at the targets, from many fresh starts: at each the median over the basins."""
-        found = self.fit(rows, response, 2 * FRESH)
-        kept, weights = self.weighed(found, rows)
-        return median(self.surface.value(found.theta[kept])[:, len(self.pool) :], weights)
+        optima = self.fit(rows, response, 2 * FRESH)
+        kept, weights = self.weighed(optima, rows)
+        return median(self.surface.value(optima.theta[kept])[:, len(self.pool) :], weights)
 
     def basins(self, rows: Rows, response: Floats) -> list[Basin]:
         """Return the basins, the heaviest first; without rows the prior is one."""
@@ -149,45 +149,45 @@ class Learner:
             return [
                 self._basin(Optima(mean, np.zeros(1), self._noise(response[rows], None), self.prior), 0, 1.0, rows, response)
             ]
-        found = self.fit(rows, response)
-        kept, weights = self.weighed(found, rows)
-        return [self._basin(found, index, weight, rows, response) for index, weight in zip(kept, weights, strict=True)]
+        optima = self.fit(rows, response)
+        kept, weights = self.weighed(optima, rows)
+        return [self._basin(optima, index, weight, rows, response) for index, weight in zip(kept, weights, strict=True)]
 
-    def weighed(self, found: Optima, rows: Rows) -> tuple[list[int], Floats]:
+    def weighed(self, optima: Optima, rows: Rows) -> tuple[list[int], Floats]:
         """Return the optima that differ in what is wanted, the heaviest first, and their posterior probabilities.
 
         An optimum weighs its likelihood times the volume of the normal distribution about it, so that a sharp one, which few
         parameters near it share, weighs little. Source: Laplace's method, MacKay 2003, Information Theory, Inference, and
         Learning Algorithms, ch. 27.
         """
-        likelihood = np.exp(-(found.value - found.value[0]) / 2)
-        value, slopes = self._in_space(found.theta)
-        values = self._wanted(found.theta, value, slopes)[0]
+        likelihood = np.exp(-(optima.value - optima.value[0]) / 2)
+        value, slopes = self._in_space(optima.theta)
+        values = self._wanted(optima.theta, value, slopes)[0]
         kept: list[int] = []
         for index in np.flatnonzero(likelihood > LEAST_WEIGHT).tolist():
-            apart = (np.abs(values[kept] - values[index]).max(axis=1, initial=0.0) > _SAME * np.sqrt(found.noise)).all()
+            apart = (np.abs(values[kept] - values[index]).max(axis=1, initial=0.0) > _SAME * np.sqrt(optima.noise)).all()
             if len(kept) < MOST_BASINS and apart:
                 kept.append(index)
         of_rows = slopes[kept][:, rows]
-        precision = np.matmul(of_rows.transpose(0, 2, 1), of_rows) / found.noise + np.diag(found.prior.spread**-2.0)
+        precision = np.matmul(of_rows.transpose(0, 2, 1), of_rows) / optima.noise + np.diag(optima.prior.spread**-2.0)
         mass = np.log(likelihood[kept]) - np.linalg.slogdet(precision)[1] / 2
         order = np.argsort(-mass, kind="stable")
         weights = np.exp(mass - mass.max())[order]
         return [kept[place] for place in order], weights / weights.sum()
 
-    def _basin(self, found: Optima, index: int, weight: float, rows: Rows, response: Floats) -> Basin:
+    def _basin(self, optima: Optima, index: int, weight: float, rows: Rows, response: Floats) -> Basin:
         """Return a basin; at its optimum the residuals pull at the bends alone."""
-        value, slopes = (part[0] for part in self._in_space(found.theta[[index]]))
+        value, slopes = (part[0] for part in self._in_space(optima.theta[[index]]))
         size = 1.0 if self.pool.space == "log" else float(np.abs(value[rows]).mean())
         slopes = np.column_stack([slopes, self.terms])
-        spread = np.concatenate([found.prior.spread, np.full(self.terms.shape[1], max(self.bend * size, 1e-12))])
-        precision = np.diag(spread**-2.0) + slopes[rows].T @ slopes[rows] / found.noise
+        spread = np.concatenate([optima.prior.spread, np.full(self.terms.shape[1], max(self.bend * size, 1e-12))])
+        precision = np.diag(spread**-2.0) + slopes[rows].T @ slopes[rows] / optima.noise
         many = len(self.pool)
-        wanted, of_wanted = (part[0] for part in self._wanted(found.theta[[index]], value[None], slopes[None]))
-        basin = basin_of(float(weight), precision, (value[:many], slopes[:many]), (wanted, of_wanted), found.noise)
+        wanted, of_wanted = (part[0] for part in self._wanted(optima.theta[[index]], value[None], slopes[None]))
+        basin = basin_of(float(weight), precision, (value[:many], slopes[:many]), (wanted, of_wanted), optima.noise)
         log = np.log(response[rows]) if self.pool.space == "log" else response[rows]
         pull = np.zeros(slopes.shape[1])
-        pull[-self.terms.shape[1] :] = self.terms[rows].T @ (log - value[rows]) / found.noise
+        pull[-self.terms.shape[1] :] = self.terms[rows].T @ (log - value[rows]) / optima.noise
         return replace(basin, bend=of_wanted @ np.linalg.solve(precision, pull))
 
     def _wanted(self, theta: Floats, value: Floats, slopes: Floats) -> tuple[Floats, Floats]:

@@ -185,16 +185,16 @@ def boundaries(most: int, error: float) -> tuple[float, ...]:
     spending as a power of the share of the data, Kim and DeMets 1987 (Biometrika 74, 149-154).
     """
     spent = error * (np.arange(most + 1) / most) ** SPENDING
-    found = [float(stdtrit(FIRST - 1, 1 - spent[FIRST] / 2))]
-    edges = np.linspace(0, np.arctan(found[0] / (FIRST - 1) ** 0.5), _CELLS + 1)
+    boundaries = [float(stdtrit(FIRST - 1, 1 - spent[FIRST] / 2))]
+    edges = np.linspace(0, np.arctan(boundaries[0] / (FIRST - 1) ** 0.5), _CELLS + 1)
     weight = 2 * np.diff(stdtr(FIRST - 1, (FIRST - 1) ** 0.5 * np.tan(edges)))  # of |θ| between two edges
     for n in range(FIRST, most):
         angles = (edges[1:] + edges[:-1]) / 2
         end = _end(1 - spent[n + 1], angles, weight, n)
-        found.append(n**0.5 * float(np.tan(end)))
+        boundaries.append(n**0.5 * float(np.tan(end)))
         edges = np.linspace(0, end, _CELLS + 1)
         weight = np.diff(_within(edges, angles, n), axis=0) @ weight
-    return tuple(found)
+    return tuple(boundaries)
 
 
 def _end(share: float, angles: Floats, weight: Floats, n: int) -> float:

@@ -485,7 +485,7 @@ def save_in(
 def shortened(svg: bytes) -> bytes:
     """Return an SVG with coordinates to a hundredth of a point, which is less than a screen or a printer shows."""
     level = _LEVEL.sub(b"", svg)
-    return _COORDINATES.sub(lambda found: found[1] + _LONG.sub(lambda number: b"%.2f" % float(number[0]), found[2]), level)
+    return _COORDINATES.sub(lambda match: match[1] + _LONG.sub(lambda number: b"%.2f" % float(number[0]), match[2]), level)
 
 
 def remove_figure(folder: Path, name: str, keep: Iterable[str] = ()) -> None:
