@@ -151,9 +151,9 @@ huber_delta_option = click.option(
 def laws(as_json: bool) -> None:
     """List the scaling laws: formulas, conventions and sources."""
     from study.base.terminal import listing
-    from study.laws.catalogue import laws_to_dict, told_laws
+    from study.laws.catalogue import law_paragraphs, laws_to_dict
 
-    echo(json.dumps(laws_to_dict(), indent=1, ensure_ascii=False) if as_json else listing(told_laws()))
+    echo(json.dumps(laws_to_dict(), indent=1, ensure_ascii=False) if as_json else listing(law_paragraphs()))
 
 
 @click.command()

@@ -232,7 +232,7 @@ def laws_to_dict() -> list[dict[str, object]]:
     return [{field: getattr(law, field) for field in fields} for law in LAWS.values()]
 
 
-def told_laws() -> Iterator[tuple[str, ...]]:
+def law_paragraphs() -> Iterator[tuple[str, ...]]:
     """Every law's name and formula, its inputs and output, its conventions and its source."""
     for law in LAWS.values():
         yield (f"{law.name}: {law.formula}", f"{law.predicts} from {', '.join(law.variables)}", law.conventions, law.source)

@@ -58,7 +58,7 @@ _WORDS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "run_ids": ("ids", str),
     "run_id": ("run", str),
 }
-"""The columns of frames that are told, in order, with their labels and formats."""
+"""The columns of frames that are shown, in order, with their labels and formats."""
 
 _WITH_UNIT = frozenset({"loss_nats", "half_nats", "lowest_nats", "highest_nats", "estimate_nats"})
 """Those followed by the row's `unit`, nats if it has none."""
@@ -88,11 +88,11 @@ def explain(axes: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
     step = -(-len(rows) // MANY)
     shown = rows[rows[x].notna() & rows[y].notna()].iloc[:: step or 1]
     _SPOTS.setdefault(axes, []).extend(
-        _Spot(float(row[x]), float(row[y]), _told(row), str(row.get("line", ""))) for row in shown.to_dict("records")
+        _Spot(float(row[x]), float(row[y]), _words(row), str(row.get("line", ""))) for row in shown.to_dict("records")
     )
 
 
-def _told(row: Mapping[Hashable, Any]) -> str:
+def _words(row: Mapping[Hashable, Any]) -> str:
     known = {column: row[column] for column in _WORDS if column in row and pd.notna(row[column]) and row[column] != ""}
     for size in ("depth", "width"):
         if f"{size} {known.get(size)}" in str(known.get("line", "")):

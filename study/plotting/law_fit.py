@@ -104,9 +104,9 @@ def _title(fitted: LawFit) -> str:
         for name, (low, high) in intervals.items()
         if name in fitted.fit.law.exponents
     ]
-    told = f", {', '.join(exponents)}" if exponents else ""
+    estimated = f", {', '.join(exponents)}" if exponents else ""
     said = _SAID.get(fitted.fit.status, f"is {status_words(fitted.fit.status)}")
-    return f"The law's fit {said}{told}\n{law}"
+    return f"The law's fit {said}{estimated}\n{law}"
 
 
 def _other(fit: Fit, name: str) -> str:

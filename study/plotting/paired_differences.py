@@ -160,7 +160,7 @@ def _finding(data: pd.DataFrame) -> str:
     if tested[~averages].empty:
         pairs = data[data["family"] != AVERAGES]
         return f"No test of {plural(len(pairs), 'pair')}: {_LOOK[str(pairs['status'].iloc[0])][2].partition(':')[0]}"
-    of_pairs, of_averages = _told(tested[~averages]), _told(tested[averages])
+    of_pairs, of_averages = _in_words(tested[~averages]), _in_words(tested[averages])
     counted = plural(int((~averages).sum()), "pair")
     differing, colon, winners = of_pairs.partition(": ")
     verb = "differs" if differing == "1" else "differ"
@@ -168,13 +168,13 @@ def _finding(data: pd.DataFrame) -> str:
     return f"{finding}; of {plural(int(averages.sum()), 'average')} {of_averages}" if averages.any() else finding
 
 
-def _told(tested: pd.DataFrame) -> str:
+def _in_words(tested: pd.DataFrame) -> str:
     """How many of the tested differ, and how often each side is lower, the most frequent first."""
     decided = tested[tested["status"] == "decided"]
     lower = Counter(sides[estimate > 0] for sides, estimate in zip(decided["sides"], decided["estimate_nats"], strict=True))
-    told = [f"{side} better in {count}" for side, count in lower.most_common(_MOST_SIDES)]
+    winners = [f"{side} better in {count}" for side, count in lower.most_common(_MOST_SIDES)]
     others = sum(lower.values()) - sum(count for _, count in lower.most_common(_MOST_SIDES))
-    return ": ".join(filter(None, (str(len(decided)), ", ".join([*told, *([f"others in {others}"] if others else [])]))))
+    return ": ".join(filter(None, (str(len(decided)), ", ".join([*winners, *([f"others in {others}"] if others else [])]))))
 
 
 def _tight() -> float:

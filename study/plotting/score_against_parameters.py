@@ -29,7 +29,7 @@ def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
     if data.empty or evidence.downstream is None:
         return data
     published = [
-        {"task": task.task, "kind": "published", "x": entry.sizes[count], **_told(entry)}
+        {"task": task.task, "kind": "published", "x": entry.sizes[count], **_columns(entry)}
         for task in evidence.downstream.tasks
         for entry in published_scores(task.task, task.metric)
     ]
@@ -37,7 +37,7 @@ def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
     return pd.concat([data, pd.DataFrame(published)], ignore_index=True).assign(count=count)
 
 
-def _told(entry: PublishedScore) -> dict[str, object]:
+def _columns(entry: PublishedScore) -> dict[str, object]:
     return {name: getattr(entry, name) for name in ("score", "family", "split", "source")} | {"label": entry.model}
 
 

@@ -154,11 +154,12 @@ def _average_trend(scores: DownstreamEvidence) -> str:
 
 
 def _on_compressions(evidence: Evidence) -> Verdict:
-    told = [compression_words(one).removesuffix(".").partition("; ") for one in evidence.compressions[:MOST_KINDS]]
+    clauses = [compression_words(one).removesuffix(".").partition("; ") for one in evidence.compressions[:MOST_KINDS]]
     certainty = f"Each interval is for its pair alone. {_measured_over([one.against_source for one in evidence.compressions])}"
     figures = ("loss_against_parameters",)
-    also = tuple(_sentence(evidence, [made]) for _, _, made in told if made)
-    return Verdict(_sentence(evidence, [clause for clause, *_ in told]), certainty, _larger_sweep(evidence), figures, also=also)
+    also = tuple(_sentence(evidence, [made]) for _, _, made in clauses if made)
+    sentence = _sentence(evidence, [clause for clause, *_ in clauses])
+    return Verdict(sentence, certainty, _larger_sweep(evidence), figures, also=also)
 
 
 def _on_cuts(evidence: Evidence) -> Verdict:
