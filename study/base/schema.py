@@ -255,13 +255,11 @@ def _model_at(model: type[Strict], location: tuple[str | int, ...]) -> type[Stri
 
 
 def _part(annotation: object) -> type[Strict] | None:
-    """Return the strict model that a type is, or holds as optional."""
     alternatives = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
     return next((one for one in alternatives if isinstance(one, type) and issubclass(one, Strict)), None)
 
 
 def _models_in(annotation: object) -> Iterator[type[Strict]]:
-    """Yield the strict models in a type, such as a list's."""
     if isinstance(annotation, type) and issubclass(annotation, Strict):
         yield annotation
     for part in get_args(annotation):

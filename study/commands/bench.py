@@ -138,7 +138,6 @@ def _laws(report: Callable[[Mapping[str, Any]], None]) -> None:
 
 
 def _dtypes(text: str | None) -> Any:
-    """Return the precisions of `--dtype`, None without it."""
     from study.base.errors import InputError
 
     if text is None:

@@ -121,7 +121,6 @@ def notebook(name: str | None, folder: Path | None, into: Path | None) -> None:
 
 
 def _summary(notebook: Path) -> str:
-    """Return the first paragraph of a notebook's docstring."""
     return " ".join((ast.get_docstring(ast.parse(notebook.read_text())) or "").partition("\n\n")[0].split())
 
 

@@ -132,7 +132,6 @@ _KINDS = {"forecast": ForecastGoal, "exponent": ExponentGoal, "decide": Decision
 
 
 def _one_goal(values: object) -> object:
-    """Return the values, which name exactly one goal."""
     if not isinstance(values, Mapping):
         return values
     named = [kind for kind in _KINDS if kind in values]

@@ -130,7 +130,6 @@ class Shapes(Strict):
         return [ShapeRules(head_width, ffn_ratio, self._multiple(head_width), even) for head_width, ffn_ratio in pairs]
 
     def _multiple(self, head_width: int) -> int:
-        """Return the step of solved widths."""
         return self.width_multiple or math.lcm(8, head_width if self.says_head_width else 1)
 
     def sizes(self, architecture: Mapping[str, Any], variant: str = "") -> tuple[list[dict[str, int]], list[Problem]]:

@@ -277,7 +277,6 @@ class SweepBase(Strict):
 
 
 def _in_words(count: int) -> str:
-    """Return a count of any length."""
     return f"{count:,}" if count < 10**15 else f"over 10^{math.floor(math.log10(count))}"
 
 

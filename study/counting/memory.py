@@ -247,7 +247,6 @@ def _block_matrices(architecture: Architecture) -> int:
 
 
 def _layer_matrices(architecture: Architecture) -> int:
-    """Numbers in the matrices of a layer."""
     return sum(count * outputs * inputs for (outputs, inputs), count in _matrix_shapes(architecture).items())
 
 

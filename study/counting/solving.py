@@ -160,7 +160,6 @@ class Space:
 
 
 def _impossible(shape: Architecture) -> str | None:
-    """Why a shape cannot be built, None if it can."""
     try:
         return unbuildable(changed(shape, {}))
     except InputError as error:

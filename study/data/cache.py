@@ -129,7 +129,6 @@ def facts_of(folder: Path) -> dict[str, Any] | None:
 
 
 def _checked_facts(folder: Path) -> dict[str, Any]:
-    """Return an entry's facts after checking every byte; raises DamagedEntryError."""
     try:
         manifest = json_value((folder / _MANIFEST).read_bytes())
         facts, files, seal = manifest["facts"], manifest["files"], manifest["seal"]

@@ -183,7 +183,6 @@ class PreparedData:
 
     @property
     def _validation_order(self) -> NDArray[np.int64]:
-        """The indices of the validation set's sequences in their split."""
         return validation_order(len(self.split("validation")), self.validation_sequences)
 
 

@@ -218,7 +218,6 @@ def _dropped(gap: str) -> int:
 
 
 def _visible(text: str) -> int:
-    """Count the non-space characters of a text."""
     return sum(map(len, text.split()))
 
 

@@ -417,7 +417,6 @@ def _require_added(pieces: Mapping[str, int], path: Path) -> None:
 
 
 def _decoded(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the added tokens in a tokenizer_config.json."""
     decoder = settings.get("added_tokens_decoder")
     return [each for each in decoder.values() if isinstance(each, dict)] if isinstance(decoder, dict) else []
 

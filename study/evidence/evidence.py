@@ -120,7 +120,6 @@ class Evidence:
 
     @property
     def _included(self) -> list[CellResult]:
-        """The cells that comparisons include."""
         return [cell for cell in self.cells if why_left_out(cell, self.include_unbracketed) is None]
 
     @cached_property

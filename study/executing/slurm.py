@@ -249,7 +249,6 @@ class SlurmExecutor:
                 batch.job_id = job_id
 
     def _submit_array(self, due: Sequence[Submitted]) -> list[str]:
-        """Submit batches as one array; the ids of its jobs."""
         name = uuid.uuid4().hex[:8]
         keys = [[job.key for job in batch.jobs] for batch in due]
         write_atomically(self.folder / f"{name}.json", json.dumps(keys).encode())

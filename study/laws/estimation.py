@@ -267,7 +267,6 @@ def _objective(law: Law, observations: Observations, settings: Settings) -> Obje
 
 
 def _best(law: Law, objective: Objective, observations: Observations, settings: Settings) -> tuple[Minima, float, Floats]:
-    """Return the lowest minimum, a restart's relative gain, and all tied θ."""
     theta, ties = _followed(law, observations, settings)
     weights = np.ones((len(theta), len(observations)))
     minima = minimise(objective, theta, weights)

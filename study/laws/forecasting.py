@@ -188,7 +188,6 @@ def forecast_groups(law: Law, observations: Observations, settings: Settings) ->
 def _forecast_apart(
     law: Law, observations: Observations, held: NDArray[np.bool_], settings: Settings, rows: str
 ) -> Forecast | str:
-    """Return the forecast of `held` rows from the others."""
     known = replace(observations.where(~held), excluded={}, held=None)
     try:
         fitted = fit(law, known, limit_resamples(settings))

@@ -204,7 +204,6 @@ class FormulaLaw(Law):
         return tuple(name for name in self.names if name not in self.reads)
 
     def _constants(self, node: ast.expr) -> list[str]:
-        """Return the constants to fit in a part of the formula."""
         return [name for name in _names(node) if name not in self.reads]
 
     def by_name(self, columns: Columns) -> dict[str, Floats]:
@@ -529,7 +528,6 @@ def _summands(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _products(tree: ast.expr) -> Iterator[list[_Factor]]:
-    """Yield the factors of every product that is not part of another."""
     inside = {id(part) for node in _parts(tree) if _is_product(node) for part in (node.left, node.right) if _is_product(part)}
     for node in _parts(tree):
         if _is_product(node) and id(node) not in inside:

@@ -119,7 +119,6 @@ class LawFit:
         return self.fit.to_dict() | more
 
     def _options(self) -> dict[str, Any]:
-        """Return the options that study.laws.law_files.read_options reads."""
         query, settings = self.query, self.fit.settings
         selection = {
             name: getattr(query, name) for name in ("where", "cluster", "budget", "any_units", "bracketed_only", "best_of")

@@ -264,7 +264,6 @@ class _Reading:
         return f"{BY_CHOICE}{self.query.where}"
 
     def _kept(self) -> NDArray[np.bool_]:
-        """Rows that `where` keeps; missing values never compare true."""
         if not self.query.where:
             return np.ones(len(self.table), dtype=bool)
         return self._condition(self.query.where, "--where")

@@ -99,7 +99,6 @@ def _fused_block_at(
 
 
 def _after_attention(block: Block, x: Tensor, attended: Tensor, copies: Copies) -> tuple[Tensor, Tensor]:
-    """Return a block after its attention; returns its result twice."""
     products = (block.attention.output, block.feed_forward.inner, block.feed_forward.outer)
     norms = (block.attention_norm, block.feed_forward_norm)
     y, again = _AfterAttention.apply(  # type: ignore[no-untyped-call]

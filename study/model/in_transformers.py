@@ -359,7 +359,6 @@ def _neighbours(rows: Tensor, heads: int) -> Tensor:
 
 
 def _halves(rows: Tensor, heads: int) -> Tensor:
-    """Return the inverse of `_neighbours`."""
     return rows.view(heads, -1, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 

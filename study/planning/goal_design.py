@@ -52,7 +52,6 @@ class GoalDesign(ABC):
 
     @property
     def _limit_text(self) -> str:
-        """The limit in words."""
         flops, hours = self.spec.spend.flops, self.spec.spend.hours
         given = [] if flops is None else [f"{flops_text(flops)} FLOPs"]
         return " and ".join([*given, *([] if hours is None else [f"{hours:g} hours of training"])])

@@ -66,7 +66,6 @@ def mirror(folder: SweepFolder, storage: str) -> MirroredStudies:
 
 
 def _members(spec: CellSweep | SearchSweep, records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
-    """Return the records of each study, by its name."""
     if isinstance(spec, SearchSweep):
         return {spec.name: [record for record in records if point_of(spec, record.config) is not None]}
     cells = grouped(records, lambda record: record.config.identity(but=(*spec.tune, "seed")))
@@ -94,7 +93,6 @@ def _trials(
 
 
 def _point(spec: CellSweep | SearchSweep, record: RunRecord) -> dict[str, Any]:
-    """Return the value of each searched or tuned knob of a run."""
     if isinstance(spec, CellSweep):
         return record.config.values_of(spec.tune)
     point = point_of(spec, record.config)

@@ -157,7 +157,6 @@ def plan_of(folder: SweepFolder, records: Sequence[RunRecord]) -> Plan:
 
 
 def _aside(spec: CellSweep) -> tuple[str, ...]:
-    """Return the knobs in which the runs of a cell differ."""
     return (*spec.tune, "seed")
 
 

@@ -198,7 +198,6 @@ class OptunaSearch:
 
 
 def _shuffled(spec: SearchSweep) -> Iterator[dict[str, Any]]:
-    """All points of a finite space in a random order."""
     axes = spec.search.space
     points = list(product(*(dimension.values for dimension in axes.values())))
     random.Random(spec.first_seed).shuffle(points)

@@ -44,7 +44,6 @@ def _test_columns(tested: TestedDifference) -> dict[str, object]:
 
 
 def _seeds(difference: Difference) -> dict[str, object]:
-    """Return the seeds of both sides, and their variance's degrees of freedom."""
     first, second = difference.n_seeds
     freedom = None if difference.degrees_of_freedom is None else f"{difference.degrees_of_freedom:.1f}"
     return {"seeds": f"{first} and {second}", "dof of seeds": freedom}
@@ -208,7 +207,6 @@ def _counted_row(count: str, fitted: LawFit | str, parameters: Sequence[str]) ->
 
 
 def _constant(fit: Fit, name: str) -> str:
-    """Return a constant, with its interval if known."""
     interval = fit.intervals.get(name)
     return f"{fit.estimates[name]:.3g}" + ("" if interval is None else f" ({interval[0]:.3g} to {interval[1]:.3g})")
 
@@ -272,7 +270,6 @@ def _loss(cell: CellResult) -> str | None:
 
 
 def _bits(cell: CellResult) -> str | None:
-    """Return the loss in bits per byte of masked words."""
     error = "" if cell.standard_error_nats is None else f" ± {error_text(cell.standard_error_nats / math.log(2))}"
     return None if cell.bits_per_masked_byte is None else f"{cell.bits_per_masked_byte:.4f}{error}"
 

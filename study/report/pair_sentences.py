@@ -80,7 +80,6 @@ def _unread(pairs: Sequence[Comparison]) -> str:
 
 
 def _verdict(pairs: Sequence[Comparison], winner: str | None) -> str:
-    """Return the verdict over the pairs that allow one."""
     of_shapes = pairs[0].of_shapes
     n, equal = plural(len(pairs), "pair"), f"equal {pairs[0].equal}"
     if why := why_unknown(pairs):

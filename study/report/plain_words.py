@@ -112,7 +112,6 @@ def _phrases(settings: Iterable[Mapping[str, object]]) -> Iterator[tuple[str, st
 
 
 def _phrase(knob: str, value: object) -> str:
-    """Return a value of a knob in words."""
     phrases, text = _PHRASES.get(knob, {}), describe_knobs({knob: value}).partition("=")[2]
     if (start := parse_start(text)) is not None:
         words = {"spread": "evenly spread layers"}.get(start.keep, f"the {start.kept_words}")
@@ -129,7 +128,6 @@ def _phrase(knob: str, value: object) -> str:
 
 
 def _of_teacher(teacher: Teacher) -> str:
-    """Return what a student learns from its teacher."""
     layers = [words for name, words in _LAYER_LOSSES.items() if getattr(teacher.losses, name)]
     return f"a teacher's {joined(['predictions', *layers])}{'' if layers else ' alone'}"
 
@@ -142,5 +140,4 @@ def _spelled(knob: str, value: str) -> str:
 
 
 def _name(knob: str) -> str:
-    """Return the last part of a knob's name, as words."""
     return knob.rpartition(".")[2].replace("_", " ")

@@ -299,7 +299,6 @@ def _on_pairs(evidence: Evidence) -> Verdict:
 def _over_pairs(
     evidence: Evidence, clauses: Sequence[str], compared: Sequence[Comparison], others: Sequence[str] = ()
 ) -> Verdict:
-    """Return the verdict of some clauses, tested over the pairs `compared`."""
     first = ["paired_differences", "loss_by_depth"]
     figures = (*(first if len(compared) <= MOST_PAIRS else first[::-1]), "loss_by_shape", "loss_against_parameters")
     sentence, also = _sentence(evidence, clauses), tuple(_sentence(evidence, [clause]) for clause in others)
@@ -439,7 +438,6 @@ def _below(pair: Pair) -> str:
 
 
 def _lowest_side(group: Sequence[Pair]) -> str | None:
-    """Return the side below all others."""
     sides = dict.fromkeys(name for pair in group for name in (pair.first, pair.second))
     return next((name for name in sides if sum(pair.lower == name for pair in group) == len(sides) - 1), None)
 
@@ -601,7 +599,6 @@ def _how_low(evidence: Evidence) -> Verdict:
 
 
 def _longest(evidence: Evidence) -> list[CellResult]:
-    """Return the usable cells of the largest budget."""
     *_, cells = by_budget(cell for cell in evidence.cells if cell.usable).values()
     return cells
 

@@ -198,7 +198,6 @@ class RunProposer(Proposer[RunJob, RunRecord]):
             retry_write(lambda: write_atomically(self.folder.cells_file, text))
 
     def _write_path(self) -> None:
-        """Write the path to a goal where it has moved."""
         if self._goal is not None and (path := self._goal.path) != self._written:
             text = path.model_dump_json(indent=1, exclude_none=True)
             retry_write(lambda: write_atomically(self.folder.goal_file, text.encode() + b"\n"))
@@ -229,7 +228,6 @@ class RunProposer(Proposer[RunJob, RunRecord]):
 
 
 def _with_record(run: RunFolder) -> tuple[RunFolder, RunRecord | None, RunConfig]:
-    """Return a run with its record and configuration."""
     record = run.record()
     return run, record, run.config() if record is None else record.config
 

@@ -71,7 +71,6 @@ def export(run: Pretrained, folder: Path) -> list[Exported]:
 def _export(
     run: Pretrained, folder: Path, architecture: Architecture, family: TransformersClass, state: Mapping[str, Tensor]
 ) -> Exported:
-    """Write an encoder and its head."""
     record, content = run.folder.record(), run.folder.content(run.folder.record_file)
     assert record is not None, "a completed run has a record"
     assert content is not None
@@ -183,7 +182,6 @@ def model_card(record: RunRecord, scored: list[ScoreRecord], class_name: str) ->
 
 
 def _results(record: RunRecord) -> str:
-    """Return the losses of a record, and what training cost."""
     rows: list[tuple[str, object]] = []
     if record.loss_nats is not None:
         loss = plus_minus(record.loss_nats, record.loss_standard_error_nats)

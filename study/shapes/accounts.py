@@ -211,7 +211,6 @@ def _named_model(a: Architecture) -> Iterator[Explanation]:
 
 
 def _differing(a: Architecture, other: Architecture) -> dict[str, Any]:
-    """Return the fields in which another architecture differs, with its values."""
     own = a.model_dump()
     return {name: value for name, value in other.model_dump().items() if value != own[name]}
 

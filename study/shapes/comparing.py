@@ -191,7 +191,6 @@ def _effect(before: float, after: float, ratio: float | None) -> Effect:
 
 
 def _ratio(pairs: list[tuple[object, object]]) -> float | None:
-    """Return new over old if a single size changed."""
     if len(pairs) != 1:
         return None
     old, new = pairs[0]
@@ -238,7 +237,6 @@ def changes_to_dict(base: NamedArchitecture, changes: Sequence[Change], by: str,
 
 
 def _answer(changes: Sequence[Change], by: str) -> list[str]:
-    """Return the change that adds most to each measure."""
     parts = [f"ranked by {LABELS[by][0]} added"]
     for name in changes[0].effects:
         added = [change.effects[name].added for change in changes]

@@ -83,7 +83,6 @@ def _of_run(run: RunFolder) -> Architecture:
 
 
 def _of_id(run_id: str, results: Path) -> Architecture | None:
-    """Return the architecture of a run, by id or unique prefix."""
     from study.store.sweep_folder import runs_of_id
 
     runs = runs_of_id(run_id, results)

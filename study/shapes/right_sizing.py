@@ -265,7 +265,6 @@ class ShapeQuery:
 
     @cached_property
     def _fitted_score(self) -> FittedScore | None:
-        """The law of the score, if any."""
         if self.score_law is None:
             return None
         from study.laws.law_files import read_score_law

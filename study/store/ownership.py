@@ -291,7 +291,6 @@ def machine() -> str:
 
 
 def _scheduled() -> dict[str, str]:
-    """Return the scheduler's job and node, if any."""
     names = {"slurm_job": "SLURM_JOB_ID", "slurm_node": "SLURMD_NODENAME"}
     return {name: os.environ[variable] for name, variable in names.items() if variable in os.environ}
 

@@ -99,7 +99,6 @@ class Packed:
         return self._folders[table]
 
     def _holding(self, name: str) -> Entries | None:
-        """Return the table that holds a file."""
         for table in TABLES:
             if table.takes(name) and (entries := self._read(table)) is not None and name in entries.names:
                 return entries

@@ -172,7 +172,6 @@ def _move(run: Path, into: Path) -> None:
 
 
 def _tidy(folder: SweepFolder) -> None:
-    """Remove unfinished and replaced packs."""
     packs = folder.path / PACKED
     for name in (_NEW, _OLD, *map(str, pack_numbers(packs)[:-1])):
         shutil.rmtree(packs / name, ignore_errors=True)
@@ -181,7 +180,6 @@ def _tidy(folder: SweepFolder) -> None:
 
 
 def _remove(folder: SweepFolder, names: Iterable[str]) -> None:
-    """Remove files of run folders, and emptied folders."""
     for name in names:
         (folder.runs_folder / name).unlink()
     for parent, _, _ in os.walk(folder.runs_folder, topdown=False):
@@ -221,13 +219,11 @@ def _is_exclusion(name: str) -> bool:
 
 
 def _is_of_weights(name: str) -> bool:
-    """Whether a file holds or accompanies a model's state."""
     _, *parts = name.split("/")
     return any(part in ("weights.safetensors", "checkpoints") or part.startswith("branch-") for part in parts)
 
 
 def _check_ended(folder: SweepFolder) -> None:
-    """Raise InputError if a run or its process continues."""
     unfinished = [run.run_id for run in folder.runs() if not run.ended or is_locked(run.lock_file)]
     if unfinished:
         names = ", ".join([*unfinished[:MOST_NAMED], *(["…"] if len(unfinished) > MOST_NAMED else [])])

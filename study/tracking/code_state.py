@@ -60,7 +60,6 @@ def _noted(folder: SweepFolder) -> list[CodeState]:
 
 
 def _here() -> CodeState | None:
-    """Return the code of the repository in which this process works."""
     if (commit := _git("rev-parse", "HEAD")) is None:
         return None
     diff, remote = _git("diff", "--no-ext-diff", "--no-textconv", "HEAD"), _git("remote", "get-url", "origin")
@@ -69,7 +68,6 @@ def _here() -> CodeState | None:
 
 
 def _git(*words: str) -> str | None:
-    """Return what git says, None if it fails."""
     try:
         done = subprocess.run(["git", *words], capture_output=True, timeout=GIT_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):

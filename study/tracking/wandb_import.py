@@ -160,7 +160,6 @@ def _numbers(value: Any) -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """Values for JSON: null for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -179,7 +178,6 @@ def offline_runs(folder: Path) -> Iterator[WandbHistory]:
 
 
 def _read_file(file: Path, run: WandbHistory) -> None:
-    """Add one file's content to a run."""
     run.state = "crashed"
     for record in records_in(file.read_bytes()):
         if record.HasField("run"):

@@ -181,7 +181,6 @@ def _folder_of(source: str) -> Path:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Return the file of weights, or the shards that an index names."""
     index = folder / _INDEX
     if is_there(folder / _WEIGHTS) or not is_there(index):
         return [folder / _WEIGHTS]
