@@ -25,8 +25,8 @@ MOST_NESTED = 64
 MOST_DIGITS = 40
 """The most characters of a whole number."""
 
-_UNHELD = re.compile(r"[\x00\ud800-\udfff]")
-"""Zero bytes and lone surrogates, which escapes can write but no file can hold."""
+_UNHELD = re.compile(r"[\x00\x85\ud800-\udfff]")
+"""Zero bytes, next lines (NEL, a line end in YAML) and lone surrogates, which escapes can write but no file can hold."""
 
 
 def read_yaml(path: Path, piped: bool = False) -> dict[str, Any]:

@@ -74,6 +74,7 @@ def refusal(text: str) -> str:
         ("a: \x1b[2J", "the character '\\x1b' is not allowed here"),
         ("a: \ud800", "the character '\\ud800' is not allowed here"),
         (r'a: "\x00"', "the text holds '\\x00', which no file can hold; remove it"),
+        (r'a: "one\x85line"', "the text holds '\\x85', which no file can hold; remove it"),
         (r'"\ud800": 1', "the text holds '\\ud800', which no file can hold; remove it"),
         (r'a: "\U00110000"', "chr() arg not in range(0x110000)"),
         ("%YAML 9.9\n--- a", "found incompatible YAML document"),
