@@ -188,15 +188,15 @@ class SweepBase(Strict):
     downstream: Downstream | None = None
     resources: Resources = Resources()
 
+    of_shapes: ClassVar[tuple[str, ...]] = ()
+    """The sizes that shapes or a pool give each run."""
+
     @field_validator("name")
     @classmethod
     def _name_is_safe(cls, name: str) -> str:
         if not NAME.fullmatch(name):
             raise ValueError("cannot name a folder: letters, digits, '_', '.' and '-', at most 64")
         return name
-
-    of_shapes: ClassVar[tuple[str, ...]] = ()
-    """The sizes that shapes or a pool give each run."""
 
     @field_validator("*")
     @classmethod

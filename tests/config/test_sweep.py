@@ -126,6 +126,14 @@ def test_sections_are_compared_even_if_others_cannot_be_read() -> None:
     }
 
 
+def test_auto_is_no_precision_to_compare() -> None:
+    """Its runs would be those of bf16 or fp32, whichever the device has."""
+    knob, message = "recipe.precision", "'auto' means bf16 or fp32, depending on the device; list those two to compare them"
+    assert problems(base=None, vary={knob: ["auto", "fp32"]})[f"vary.{knob}"] == message
+    space = {knob: {"choices": ["auto", "bf16"]}}
+    assert problems(base=None, shapes=None, search={"trials": 2, "space": space})[f"search.space.{knob}"] == message
+
+
 def test_amounts_may_be_written_as_on_the_command_line() -> None:
     assert sweep(budgets={"steps": [], "tokens": ["10M", "1.5e6", "190,350,517"]}).budgets.tokens == (1e7, 1.5e6, 190_350_517)
     with pytest.raises(InputError, match=r"'190,350,517' is not a list; write it in brackets, such as \[190350517\]"):
