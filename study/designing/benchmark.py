@@ -2,7 +2,7 @@
 
 Tables and protocol are those of Li et al. 2026 (arXiv 2604.22753, CC BY 4.0), whose farseer has one law and is comparable;
 their other tasks are means over ten laws, ours has one law each, so their numbers stand beside for orientation. A finished
-sweep is replayed, too: its dearest run is the target, all others are the pool.
+sweep is replayed, too: its dearest cell is the target, all other runs are the pool; then the next dearest, without dearer ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from study.base.errors import InputError
 from study.base.quantities import count_text, rounded_all
 from study.base.text import table
 from study.designing.choosing import METHODS, choose, expected_error, half_width_of
-from study.designing.posterior import BEND, Learner, Pool, Rows, bend_terms, forecast_of, published_prior
+from study.designing.posterior import BEND, Learner, Pool, Prior, Rows, bend_terms, forecast_of, published_prior
 from study.laws.catalogue import LAWS
 from study.laws.formulas import read_formula
 from study.laws.law import Floats, Law
@@ -42,6 +42,9 @@ _VOCABULARY = "A*N**-alpha + B*D**-beta + K*vocabulary**-gamma - E"
 
 REPLAYED = (0.05, 0.1, 0.15)
 """The shares of the FLOPs of a sweep that is replayed."""
+
+TURNS = 6
+"""The dearest cells of a sweep that are its target in turn, since the miss at one is a single draw."""
 
 BASELINES = ("random", "cheapest", "d-optimal", "v-optimal")
 """The plain methods."""
@@ -107,11 +110,12 @@ TASKS = {
 
 @dataclass(frozen=True)
 class Loaded:
-    """A task's pool, the responses of its candidates, and those of its targets."""
+    """A task's pool, the responses of its candidates and those of its targets, and the prior of every fit, if it has one."""
 
     pool: Pool
     response: Floats
     truth: Floats
+    prior: Prior | None = None
 
 
 def load(name: str, folder: Path) -> Loaded:
@@ -171,7 +175,7 @@ def _chosen(method: str, loaded: Loaded, seed: int, budgets: Sequence[float]) ->
         case "cheapest":
             yield from (_affordable(np.argsort(pool.costs, kind="stable"), pool, budget) for budget in budgets)
         case _:
-            yield from choose(pool, list(budgets), lambda rows: loaded.response[rows], METHODS[method], seed)
+            yield from choose(pool, list(budgets), lambda rows: loaded.response[rows], METHODS[method], seed, loaded.prior)
 
 
 def _affordable(order: Rows, pool: Pool, budget: float) -> Rows:
@@ -185,46 +189,59 @@ def _affordable(order: Rows, pool: Pool, budget: float) -> Rows:
     return np.array(kept if len(kept) >= fewest else order[:fewest])
 
 
-def load_replay(table: RunTable) -> Loaded:
-    """Return the runs of a table that a law reads, such as those at the best rate of their cell.
+def load_replays(table: RunTable) -> Iterator[Loaded]:
+    """Yield the runs of a table that a law reads, such as those at the best rate of their cell, with a target each time.
 
-    The dearest is the target, with the mean response of all seeds of its size and tokens, none of which is in the pool.
+    The target is the dearest cell, a size and its tokens, with the mean response of all its seeds, none of which is in the
+    pool. The next replay knows the pool alone. There are TURNS, or as many as leave a pilot in the pool. The prior is that of a
+    goal without one.
     """
     law, roles = LAWS["chinchilla"], {"parameters": "parameters_non_embedding"}
     runs = read_columns(TableQuery(table, roles), (*law.variables, "flops"), law.predicts)
     runs.check(law)
-    dearest, costs = int(np.argmax(runs.columns["flops"])), runs.columns["flops"]
-    others = np.any([runs.columns[name] != runs.columns[name][dearest] for name in law.variables], axis=0)
-    pool = Pool(
-        law,
-        {name: runs.columns[name][others] for name in law.variables},
-        costs[others] / costs[others].sum(),
-        {name: runs.columns[name][[dearest]] for name in law.variables},
-    )
-    return Loaded(pool, runs.response[others], runs.response[~others].mean(keepdims=True))
+    columns, response = {**runs.columns}, runs.response
+    for turn in range(TURNS):
+        costs, dearest = columns["flops"], int(np.argmax(columns["flops"]))
+        others = np.any([columns[name] != columns[name][dearest] for name in law.variables], axis=0)
+        if turn and others.sum() < 2 * len(law.parameters):
+            return
+        pool = Pool(
+            law,
+            {name: columns[name][others] for name in law.variables},
+            costs[others] / costs[others].sum(),
+            {name: columns[name][[dearest]] for name in law.variables},
+        )
+        yield Loaded(pool, response[others], response[~others].mean(keepdims=True), published_prior(pool))
+        columns, response = {name: values[others] for name, values in columns.items()}, response[others]
 
 
 def measure_replay(table: RunTable, report: Callable[[dict[str, Any]], None], repeats: int = REPEATS) -> None:
-    """Report by method the relative errors of the forecast of a sweep's dearest run, after each share of the others' FLOPs.
+    """Report by method the relative errors of the forecast of a sweep's dearest cells, after each share of the others' FLOPs.
 
-    The forecasts are those of a goal without a prior, whose law may bend, and those of the same law taken as exact.
+    The forecasts are those of a goal without a prior, whose law may bend, and those of the same law taken as exact. `error`,
+    `exact`, `rows` and `each` are those of the dearest cell, `in_turn` is the mean of `error` over all targets.
     """
-    loaded = load_replay(table)
+    replays = [*load_replays(table)]
+    pool = replays[0].pool
+    targets = [{name: float(value[0]) for name, value in loaded.pool.targets.items()} for loaded in replays]
     for method in (*BASELINES, "error", "all"):
         errors, counts = [], []
-        for seed in range(1 if method == "all" else repeats):
-            chosen = [*_chosen(method, loaded, seed, REPLAYED)]
-            errors.append([[_missed(loaded, rows, seed, bend) for rows in chosen] for bend in (BEND, 0.0)])
-            counts.append([len(rows) for rows in chosen])
-        bent, exact = np.mean(np.abs(errors), axis=0).tolist()
-        row = {"method": method, "error": bent, "exact": exact, "rows": np.mean(counts, axis=0).tolist()}
-        target = {name: float(value[0]) for name, value in loaded.pool.targets.items()}
-        report(rounded_all(row | {"target": target, "pool": len(loaded.pool), "each": [bends for bends, _ in errors]}))
+        for loaded in replays:
+            for seed in range(1 if method == "all" else repeats):
+                chosen = [*_chosen(method, loaded, seed, REPLAYED)]
+                errors.append([[_missed(loaded, rows, seed, bend) for rows in chosen] for bend in (BEND, 0.0)])
+                counts.append([len(rows) for rows in chosen])
+        missed = np.reshape(errors, (len(replays), -1, 2, len(counts[0])))
+        bent, exact = np.abs(missed[0]).mean(axis=0).tolist()
+        each, in_turn = missed[0, :, 0].tolist(), np.abs(missed[:, :, 0]).mean(axis=(0, 1)).tolist()
+        rows = np.mean(counts[: len(each)], axis=0).tolist()
+        row = {"method": method, "error": bent, "exact": exact, "in_turn": in_turn, "rows": rows}
+        report(rounded_all(row | {"targets": targets, "pool": len(pool), "each": each}))
 
 
 def _missed(loaded: Loaded, rows: Rows, seed: int, bend: float) -> float:
     """Return the relative error of the forecast of the target."""
-    learner = Learner(loaded.pool, seed, bend, published_prior(loaded.pool))
+    learner = Learner(loaded.pool, seed, bend, loaded.prior)
     return float(np.expm1(forecast_of(learner.basins(rows, loaded.response))[0] - np.log(loaded.truth[0])))
 
 
@@ -251,7 +268,8 @@ def simulate_coverage(bend: float, simulated: int = SIMULATED) -> Coverage:
         candidates, costs = {"parameters": sizes, "tokens": tokens}, sizes * tokens
         target = {"parameters": np.array([5e10]), "tokens": np.array([8e12])}
         pool = Pool(LAWS["chinchilla"], candidates, costs / costs.sum(), target)
-        learner = Learner(pool, seed, prior=published_prior(pool))
+        prior = published_prior(pool)
+        learner = Learner(pool, seed, prior=prior)
         theta = np.array([random.uniform(1.5, 2.0), *random.uniform(0.2, 1.2, 2), *random.uniform(0.25, 0.45, 2)])
         terms = bend_terms(learner.columns)
         truth = np.log(learner.surface.value(theta[None])[0]) + terms @ random.normal(0, bend, terms.shape[1])
@@ -260,7 +278,7 @@ def simulate_coverage(bend: float, simulated: int = SIMULATED) -> Coverage:
         def run(rows: Rows, response: Floats = response) -> Floats:
             return response[rows]
 
-        (rows,) = choose(pool, [BUDGETS[0]], run, METHODS["error"], seed)
+        (rows,) = choose(pool, [BUDGETS[0]], run, METHODS["error"], seed, prior)
         basins = learner.basins(rows, response)
         halves.append(half_width_of(expected_error(basins)))
         hits.append(abs(float(forecast_of(basins)[0]) - float(truth[-1])) <= halves[-1])
@@ -336,20 +354,24 @@ def _replay(rows: Sequence[Mapping[str, Any]]) -> str:
     by_method = {row["method"]: row for row in rows}
     if not {"error", "all"} <= {*by_method}:
         return ""
-    header = ["method", *(f"error at {share:.0%}" for share in REPLAYED), "runs", "repeats", "error of the exact law"]
+    targets = by_method["all"]["targets"]
+    header = ["method", *(f"error at {share:.0%}" for share in REPLAYED), "targets in turn", "runs", "repeats", "exact law"]
     blank = [""] * (len(REPLAYED) - 1)
     lines = []
     for row in rows:
-        errors, exact = ([f"{one:.2%}" for one in row[name]] for name in ("error", "exact"))
+        errors, in_turn, exact = ([f"{one:.2%}" for one in row[name]] for name in ("error", "in_turn", "exact"))
         counts = " / ".join(f"{count:.0f}" for count in row["rows"])
         shown = errors if len(errors) == len(REPLAYED) else [*blank, *errors]
-        lines.append([row["method"], *shown, counts, str(len(row["each"])), " / ".join(exact)])
-    chosen, every = (by_method[name]["error"][-1] for name in ("error", "all"))
-    where = " and ".join(f"{count_text(value)} {name}" for name, value in by_method["all"]["target"].items())
+        lines.append([row["method"], *shown, " / ".join(in_turn), counts, str(len(row["each"])), " / ".join(exact)])
+    times = [by_method["error"][name][-1] / by_method["all"][name][-1] for name in ("error", "in_turn")]
+    where = " and ".join(f"{count_text(value)} {name}" for name, value in targets[0].items())
+    others, share = by_method["all"]["pool"], f"{REPLAYED[-1]:.0%}"
     text = (
-        f"A finished sweep replayed: its dearest run, of {where}, is the target, the {by_method['all']['pool']} others are the "
-        f"pool, of whose FLOPs a share is spent. The mean size of the relative error of the forecast, by chinchilla with "
-        f"published exponents as a prior, once as a law that may bend, as goals take it, and once as an exact law. For "
-        f"{REPLAYED[-1]:.0%} of the FLOPs the runs that `error` chooses miss by {chosen / every:.2f} times the error of all."
+        f"A finished sweep replayed: its dearest cell, of {where}, is the target, the {others} other runs are the pool, of "
+        f"whose FLOPs a share is spent. The mean size of the relative error of the forecast, by chinchilla with published "
+        f"exponents as a prior, once as a law that may bend, as goals take it, and once as an exact law. Runs are chosen by "
+        f"the same prior. One target is a single draw: in turn, each of the {len(targets)} dearest cells is the target, "
+        f"without the runs of dearer ones. For {share} of the FLOPs the runs that `error` chooses miss the dearest cell by "
+        f"{times[0]:.2f} times the error of all, and the targets in turn by {times[1]:.2f} times."
     )
     return f"{text}\n\n{table(header, lines)}"

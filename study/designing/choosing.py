@@ -10,7 +10,7 @@ from scipy.special import ndtri
 
 from study.base.statistics import CONFIDENCE
 from study.designing.criteria import Basin, Criterion, between, between_gains, d_gains, v_gains, within_gains
-from study.designing.posterior import BEND, Learner, Pool, Rows
+from study.designing.posterior import BEND, Learner, Pool, Prior, Rows
 from study.laws.law import Floats
 from study.laws.observations import log_or_value
 
@@ -151,12 +151,20 @@ def pilot(pool: Pool, budget: float, random: np.random.Generator) -> Rows:
     return np.asarray(cheap[chosen])
 
 
-def choose(pool: Pool, budgets: list[float], run: Callable[[Rows], Floats], method: Method, seed: int = 0) -> list[Rows]:
+def choose(
+    pool: Pool,
+    budgets: list[float],
+    run: Callable[[Rows], Floats],
+    method: Method,
+    seed: int = 0,
+    prior: Prior | None = None,
+) -> list[Rows]:
     """Return the rows that are run by the time each budget is spent; `run` gives the results of rows.
 
-    After a pilot, the best plan for the next budget is followed until it has spent GROWTH times as much, then made anew.
+    After a pilot, the best plan for the next budget is followed until it has spent GROWTH times as much, then made anew. A
+    `prior` is that of every fit.
     """
-    learner = Learner(pool, seed, method.bend)
+    learner = Learner(pool, seed, method.bend, prior)
     rows = pilot(pool, PILOT * budgets[0], learner.random)
     response, prices = np.zeros(len(pool)), Prices.alone(pool.costs)
     response[rows] = run(rows)

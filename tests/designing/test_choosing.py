@@ -12,7 +12,7 @@ import pytest
 
 from study.base.errors import InputError
 from study.designing import benchmark
-from study.designing.benchmark import Task, as_markdown, load, load_replay, measure, measure_replay, score, simulate_coverage
+from study.designing.benchmark import Task, as_markdown, load, load_replays, measure, measure_replay, score, simulate_coverage
 from study.designing.choosing import METHODS, Prices, choose, pilot
 from study.designing.posterior import Learner, Optima, Pool, Prior, Rows, median
 from study.laws.catalogue import LAWS
@@ -107,28 +107,56 @@ def test_a_sweep_is_replayed_to_its_dearest_run(monkeypatch: pytest.MonkeyPatch,
     }
     table = RunTable(Path("runs.csv"), pd.DataFrame(values))
     monkeypatch.setattr(benchmark, "BASELINES", ("cheapest",))
+    monkeypatch.setattr(benchmark, "TURNS", 2)
     rows: list[dict[str, Any]] = []
     measure_replay(table, rows.append, repeats=1)
     assert [row["method"] for row in rows] == ["cheapest", "error", "all"]
     by_method = {row["method"]: row for row in rows}
-    assert by_method["all"]["target"] == {"parameters": 1e10, "tokens": 1e12}
+    first, second = by_method["all"]["targets"]
+    assert first == {"parameters": 1e10, "tokens": 1e12}
+    assert second["parameters"] * second["tokens"] == pytest.approx(10**22 / 10 ** (3 / 11))
     assert (by_method["all"]["pool"], by_method["all"]["rows"]) == (143, [143.0])
     assert by_method["error"]["exact"][-1] < 0.005
     assert by_method["error"]["rows"][-1] < by_method["cheapest"]["rows"][-1] < 143
     text = benchmark.write("replay", rows, tmp_path).read_text()
     times = by_method["error"]["error"][-1] / by_method["all"]["error"][-1]
-    assert f"miss by {times:.2f} times the error of all." in text
+    assert f"miss the dearest cell by {times:.2f} times the error of all" in text
+    alone = [abs(each[-1]) for each in by_method["error"]["each"]]
+    assert by_method["error"]["error"][-1] == pytest.approx(np.mean(alone))
+    assert by_method["error"]["in_turn"][-1] < 0.005
+    assert by_method["error"]["in_turn"] != by_method["error"]["error"]
     assert "| error |" in text
 
 
-def test_seeds_of_the_target_of_a_replay_are_not_in_its_pool() -> None:
+def test_seeds_of_the_target_of_a_replay_are_not_in_its_pool_nor_are_dearer_cells() -> None:
     columns = grid()
     values = {"N": columns["parameters"], "D": columns["tokens"], "flops": 6 * columns["parameters"] * columns["tokens"]}
     one = pd.DataFrame(values | {"loss": LAW.predict(TRUTH, columns)})
     seeds = pd.concat([one, one.assign(loss=one["loss"] * 1.01)], ignore_index=True)
-    loaded = load_replay(RunTable(Path("runs.csv"), seeds.rename(columns={"N": "parameters_non_embedding", "D": "tokens"})))
-    assert len(loaded.pool) == 2 * 143
-    assert loaded.truth == pytest.approx([1.005 * one["loss"].iloc[one["flops"].argmax()]])
+    table = RunTable(Path("runs.csv"), seeds.rename(columns={"N": "parameters_non_embedding", "D": "tokens"}))
+    replays = [*load_replays(table)]
+    dearest = one.sort_values("flops", ascending=False, kind="stable")[: len(replays)]
+    assert [len(loaded.pool) for loaded in replays] == [2 * (144 - turn) for turn in range(1, benchmark.TURNS + 1)]
+    assert replays[0].truth == pytest.approx([1.005 * dearest["loss"].iloc[0]])
+    for loaded in replays:
+        size, tokens = (loaded.pool.candidates[name] for name in LAW.variables)
+        assert (size * tokens).max() <= loaded.pool.targets["parameters"] * loaded.pool.targets["tokens"] * (1 + 1e-9)
+        assert loaded.pool.costs.sum() == pytest.approx(1)
+    few = RunTable(Path("runs.csv"), table.frame[:144:13])
+    assert len([*load_replays(few)]) == 2, "a pool of fewer runs than a pilot is no replay"
+
+
+def test_what_is_sure_beforehand_changes_what_is_chosen(pool: Pool) -> None:
+    """Sure of all but one term, a choice buys other runs than one sure of all but the other."""
+    response = LAW.predict(TRUTH, pool.candidates)
+    known = Learner(pool).fit(np.arange(len(pool)), response).theta[0]
+    chosen = []
+    for term in ("A", "B"):
+        spread = np.where(np.array(LAW.parameters) == term, 1.0, 1e-9)
+        budgets = [0.01 * pool.costs.sum()]
+        (rows,) = choose(pool, budgets, lambda rows: response[rows], METHODS["error"], seed=1, prior=Prior(known, spread))
+        chosen.append(set(rows.tolist()))
+    assert chosen[0] != chosen[1]
 
 
 def test_trunks_are_priced_by_what_comes_after_the_state_that_a_budget_goes_on_from() -> None:
