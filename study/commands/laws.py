@@ -182,7 +182,6 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
     TABLE is a csv, jsonl, parquet or xlsx, or a results folder; its largest runs are forecast from the others. COLUMN is a name
     or arithmetic over names: --tokens 'C/(6*N)', or in backticks: --tokens '`Training FLOP`/(6*N)'.
     """
-    from study.base.quantities import rounded_all
     from study.laws.estimation import Settings
     from study.laws.law_fits import fit_table
     from study.laws.reading import TableQuery
@@ -194,9 +193,9 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
     if not as_json:
         echo(fitted.to_text())
         return
-    from study.laws.predicting import keep_for_predictions
+    from study.laws.predicting import fit_to_dict
 
-    echo(json.dumps(rounded_all({**fitted.to_dict(), "prediction": keep_for_predictions(fitted)}), indent=1, allow_nan=False))
+    echo(json.dumps(fit_to_dict(fitted), indent=1, allow_nan=False))
 
 
 @click.command()
@@ -334,17 +333,25 @@ def frontier(table: Path, at: str | None, as_json: bool, **options: Any) -> None
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--law", shell_complete=completing("laws"), help="As in study fit.  [default: chinchilla]")
 @click.option("--as", "like", type=click.Path(path_type=Path), help="Law, columns and options of a study fit --json file.")
+@click.option("--at", multiple=True, metavar="POINT", help="A target to draw the law up to, as in N=1e9,D=2e10; repeatable.")
 @click.option("--into", type=output_folder, default=Path("figures"), show_default=True)
 @figure_options
 @role_options(*_ROLES)
 @selection_options
 def plot(
-    table: Path, law: str | None, like: Path | None, into: Path, formats: list[Format], style: StyleName, **options: Any
+    table: Path,
+    law: str | None,
+    like: Path | None,
+    at: tuple[str, ...],
+    into: Path,
+    formats: list[Format],
+    style: StyleName,
+    **options: Any,
 ) -> None:
     """Draw the fit of a law to a TABLE or results folder.
 
-    The figures also show residuals, forecast, iso-FLOP valleys, shapes and the multiverse. Options given beside --as add to the
-    file's; contradictions are refused.
+    The figures also show residuals, forecast, iso-FLOP valleys, shapes and the multiverse, and what the law says of targets, as
+    study predict does. Options given beside --as add to the file's; contradictions are refused.
     """
     from study.laws.law_files import read_options
     from study.laws.reading import TableQuery
@@ -354,13 +361,14 @@ def plot(
     roles, selection = _given(options)
     if like is None:
         with drawn_as(style):
-            written = draw_all(TableQuery(_opened(table), roles, **selection), law or "chinchilla", into, formats=formats)
+            query = TableQuery(_opened(table), roles, **selection)
+            written = draw_all(query, law or "chinchilla", into, formats=formats, at=at)
     else:
         old = read_options(like)
         old.refuse_contradictions(like, {**({} if law is None else {"law": law}), **selection, **roles})
         source = TableQuery(_opened(table), **{**old.source, **selection, "roles": {**old.source["roles"], **roles}})
         with drawn_as(style):
-            written = draw_all(source, old.law, into, old.settings, old.held_out, formats)
+            written = draw_all(source, old.law, into, old.settings, old.held_out, formats, at)
     for file in written:
         echo(file)
 

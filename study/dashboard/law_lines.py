@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,9 @@ from study.laws.reading import TableQuery, differing_columns, read_observations
 from study.laws.two_steps import TwoSteps
 from study.shapes.accounts import training_flops
 from study.store.sweep_folder import SweepFolder
+
+if TYPE_CHECKING:
+    from study.plotting.law_fit import LawTarget
 
 MOST_VARIANTS = 12
 """The most variants whose laws are offered."""
@@ -127,15 +130,15 @@ def law_lines(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
     """Return a sweep's `law` as curves against each of its variables, with 95% bands, also beyond its budgets, and its runs.
 
     `count` is the column of N or C, if it is one. A curve belongs to a `level` of another variable; `columns` names the column
-    of each variable.
+    of each variable. `at` is a target, such as `N=1e9, D=2e10`, without which that of a goal is shown; a curve leads to it.
     """
     from study.plotting.law_fit import frame  # matplotlib is not waited for before a law is drawn
 
     shot = library.snapshot(asked.get("sweep", ""))
     fitted = _fitted(library, shot, asked.get("law", ""), asked.get("count", ""))
-    data = frame(fitted)
+    data = frame(fitted, _targets(library, shot, fitted, asked))
     law, observations = fitted.fit.law, fitted.fit.observations
-    curves = data[data["kind"] == "curve"]
+    curves = data[data["kind"].isin(("curve", "approach"))]
     held = set(fitted.forecast.labels) if isinstance(fitted.forecast, Forecast) else set()
     run_ids = fitted.query.table.frame["run_id"]
     outcome = fitted.forecast
@@ -152,14 +155,30 @@ def law_lines(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
                 "variable": rows["variable"].iloc[0],
                 "by": rows["by"].iloc[0],
                 "level": None if np.isnan(rows["level"].iloc[0]) else compact(float(rows["level"].iloc[0])),
+                "to_target": kind == "approach",
                 **{name: rows[name].tolist() for name in ("size", "law", "low", "high", "beyond")},
             }
-            for _, rows in curves.groupby(["variable", "level"], dropna=False, sort=False)
+            for (kind, *_), rows in curves.groupby(["kind", "variable", "level"], dropna=False, sort=False)
+        ],
+        "targets": [
+            {"variable": one.variable, "x": one.size, "y": one.law, "low": one.low, "high": one.high, "words": one.row}
+            for one in data[data["kind"] == "target"].itertuples()
         ],
         "runs": sorted({str(run_ids.iloc[_row_of(label)]) for label in observations.labels}),
         "held_out": sorted({str(run_ids.iloc[_row_of(label)]) for label in held}),
         "forecast": f"mean error {outcome.mean_error}, {outcome.coverage}" if isinstance(outcome, Forecast) else outcome,
     }
+
+
+def _targets(library: Library, shot: Snapshot, fitted: LawFit, asked: Mapping[str, str]) -> list[LawTarget]:
+    """Return the target that was asked for, else that of the sweep's goal."""
+    from study.plotting.law_figures import targets_of
+    from study.plotting.law_of_sweep import targets_of_goal
+
+    if not (at := asked.get("at", "").strip()):
+        return targets_of_goal(shot.folder.goal_path(), fitted)
+    key = ("target", shot.name, shot.version, asked.get("law", ""), asked.get("count", ""), at)
+    return library.kept(key, lambda: targets_of(fitted, [at], "Target"))
 
 
 def _row_of(label: str) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from study.base.errors import InputError, Problem, nearest, option_name
-from study.base.quantities import count_text, listed, plural, read_count
+from study.base.quantities import count_text, listed, plural, read_count, rounded_all
 from study.base.schema import Strict
 from study.base.text import aligned, joined
 from study.laws.catalogue import find_law
@@ -70,8 +70,12 @@ class _Kept(Strict):
     distances: tuple[Distance, ...] = Field(default=())
 
 
-def keep_for_predictions(fitted: LawFit) -> dict[str, Any]:
-    """Return what a prediction needs of a fit beyond its estimates, as JSON values."""
+def fit_to_dict(fitted: LawFit) -> dict[str, Any]:
+    """Return a fit with all that a prediction needs of it, as JSON values: what `study fit --json` prints."""
+    return dict(rounded_all({**fitted.to_dict(), "prediction": _kept_of(fitted)}))
+
+
+def _kept_of(fitted: LawFit) -> dict[str, Any]:
     observations = replace(fitted.fit.observations, budget=budget_of(fitted.fit.observations.columns))
     law_fit = replace(fitted.fit, observations=observations)
     noise = Noise(law_fit.residuals, len(law_fit.law.parameters), observations.n_clusters)
@@ -177,13 +181,21 @@ class Predictions:
 
 
 def predict(path: Path, points: Mapping[str, Floats]) -> Predictions:
-    """Predict the law of a `study fit --json` file at points.
+    """Predict the law of a `study fit --json` file at points; see predict_fit."""
+    return _predict(read_json_fit(path), path, points)
+
+
+def predict_fit(fitted: LawFit, points: Mapping[str, Floats]) -> Predictions:
+    """Predict a law at points, with the numbers of its `study fit --json` file.
 
     Each resample's prediction with a drawn residual gives the interval, as for held-out rows. It is widened by the largest
-    misses of held-out rows at the point's distance or less. Raises InputError for a file without a usable fit or what
-    predictions need of it, and for missing or superfluous variables.
+    misses of held-out rows at the point's distance or less. Raises InputError for an unusable fit, for a file without what
+    predictions need, and for missing or superfluous variables.
     """
-    values = read_json_fit(path)
+    return _predict(fit_to_dict(fitted), fitted.query.table.path, points)
+
+
+def _predict(values: Mapping[str, Any], path: Path, points: Mapping[str, Floats]) -> Predictions:
     law = _law_of(path, values)
     estimates, missing = estimates_of(law, values, path)
     if problems := [*missing, *unusable_fit(law, values, path), *_wrong_variables(law, points)]:

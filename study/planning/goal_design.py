@@ -124,6 +124,10 @@ class GoalDesign(ABC):
         """The non-embedding parameters and tokens at which the loss is wanted, if anywhere."""
         return None
 
+    def forecast_nats(self, ended: Mapping[Place, RunRecord]) -> float | None:
+        """Return the loss at the target by ended runs, None without a target or for too few runs."""
+        return None
+
     def path(self, records: Iterable[RunRecord]) -> GoalPath:
         """Return the path so far."""
         ended = self.ended(records)
@@ -139,6 +143,7 @@ class GoalDesign(ABC):
             runs=tuple(self._chosen(ended)),
             target_parameters=None if self.target is None else self.target[0],
             target_tokens=None if self.target is None else self.target[1],
+            forecast_nats=self.forecast_nats(ended),
         )
 
     def _cost(self, ended: Mapping[Place, RunRecord]) -> str:

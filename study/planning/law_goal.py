@@ -11,7 +11,7 @@ import numpy as np
 
 from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
-from study.base.quantities import count_text, flops_text, plural
+from study.base.quantities import count_text, flops_text, plural, rounded
 from study.base.text import joined
 from study.config.goal_spec import ExponentGoal, ForecastGoal
 from study.config.recipe import Budget
@@ -126,6 +126,13 @@ class LawGoal(GoalDesign):
         """Relative for a forecast, absolute for an exponent."""
         of = "the forecast, relative" if isinstance(self.goal, ForecastGoal) else self.goal.exponent
         return of, self.goal.within
+
+    def forecast_nats(self, ended: Mapping[Place, RunRecord]) -> float | None:
+        """Return the loss at the target by the basins that ended runs leave."""
+        found = self._posterior(ended)
+        if self.target is None or not found.judged:
+            return None
+        return rounded(float(np.exp(forecast_of(found.basins)[0])))
 
     def problems(self, limit: float) -> list[Problem]:
         """Return a pool that cannot determine the law, or a limit that buys too few runs."""

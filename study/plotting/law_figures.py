@@ -12,17 +12,18 @@ from study.laws.estimation import DEFAULT_SETTINGS, Settings
 from study.laws.forecasting import HELD_OUT
 from study.laws.law_fits import LawFit, fit_table
 from study.laws.multiverse import explore
+from study.laws.predicting import predict_fit, read_targets
 from study.laws.reading import TableQuery
 from study.plotting import answer_by_convention, forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
+from study.plotting.law_fit import LawTarget
 from study.plotting.style import Format, drawable, save_in
 
 FIGURES = {
-    "law_fit": (law_fit.frame, law_fit.draw),
     "forecast_against_truth": (forecast_against_truth.frame, forecast_against_truth.draw),
     "iso_flop_valleys": (iso_flop_valleys.frame, iso_flop_valleys.draw),
     "loss_by_shape": (loss_by_shape.frame_of_law, loss_by_shape.draw),
 }
-"""The figures of a law's fit by file name; a figure without data is not drawn."""
+"""The other figures of a law's fit by file name; a figure without data is not drawn."""
 
 
 def draw_all(
@@ -32,13 +33,29 @@ def draw_all(
     settings: Settings = DEFAULT_SETTINGS,
     held_out: float = HELD_OUT,
     formats: Sequence[Format] = (),
+    at: Sequence[str] = (),
 ) -> list[Path]:
-    """Write every figure with data and return the files; the same table gives the same bytes."""
+    """Write every figure with data and return the files; the same table gives the same bytes.
+
+    The law is drawn up to the points `at`, written as in study.laws.predicting.read_targets.
+    """
     fitted = fit_table(query, law, settings, held_out)
-    frames = {name: (frame(fitted), draw) for name, (frame, draw) in FIGURES.items()}
+    frames = {"law_fit": (law_fit.frame(fitted, targets_of(fitted, at)), law_fit.draw)}
+    frames |= {name: (frame(fitted), draw) for name, (frame, draw) in FIGURES.items()}
     frames["exponents_by_convention"] = (_exponents(fitted), answer_by_convention.draw)
     shown = {name: (drawable(data), draw) for name, (data, draw) in frames.items() if not data.empty}
     return [file for name, (data, draw) in shown.items() for file in save_in(draw(data), into, name, formats, data)]
+
+
+def targets_of(fitted: LawFit, at: Sequence[str], place: str = "--at") -> list[LawTarget]:
+    """Return what a law forecasts at points.
+
+    Raises InputError for points that cannot be read, at `place`, and for a law that forecasts nothing.
+    """
+    if not at:
+        return []
+    points = read_targets(fitted.fit.law, at, fitted.fit.observations.roles, place)
+    return [LawTarget(one.at, one.value, one.low, one.high) for one in predict_fit(fitted, points).points]
 
 
 def _exponents(fitted: LawFit) -> pd.DataFrame:

@@ -1,8 +1,9 @@
-"""A table's law and measured rows against every variable, with residuals."""
+"""A table's law and measured rows against every variable, up to the points that it is to forecast, with residuals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from study.base.quantities import compact
+from study.base.quantities import compact, compact_flops, count_text
 from study.base.text import status_words
 from study.laws.estimation import Fit
 from study.laws.forecasting import Forecast, forecast_rows
 from study.laws.law_fits import LawFit
-from study.laws.observations import budget_name
+from study.laws.observations import budget_name, budget_of
 from study.plotting.hover import explain
-from study.plotting.style import MANY, in_lines, legend_below, log_ticks, style, theme, title_above, wide_figure
+from study.plotting.style import MANY, in_lines, legend_below, letters_in, log_ticks, style, theme, title_above, wide_figure
 
 BUDGET = "budget"
 
@@ -35,21 +36,52 @@ LEGEND_LETTERS = 34
 """The most letters in a line above a panel."""
 
 _SIZES = ("parameters", "tokens", "flops")
+_BUDGETS = ("tokens", "flops")
+"""What a run's budget is given in. Colours mean the budget on one ramp in every panel that does not have it on its axis."""
+
+_RAMPS = {True: "viridis", False: "flare"}
+"""The ramp of a budget, and that of other variables, so that no colour means two things."""
+
 _POINTS = 60
 _RING: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 7, "mfc": "none", "mec": "black", "mew": 0.9}
 _ABOVE: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "columnspacing": 1.0}
 _ABOVE |= {"fontsize": "x-small", "title_fontsize": "x-small", "alignment": "left"}
+_STAR: dict[str, Any] = {"linestyle": "none", "marker": "*", "markersize": 10, "mec": "black", "mew": 0.8}
 _PLAIN = "0.35"
 
 
-def frame(fitted: LawFit) -> pd.DataFrame:
+@dataclass(frozen=True)
+class LawTarget:
+    """A point to forecast: all variables of the law, the `value` with its 95% interval (NaN without), and `by` whom."""
+
+    at: Mapping[str, float]
+    value: float
+    low: float
+    high: float
+    by: str = "by the law"
+
+    def words(self, predicts: str) -> str:
+        """Return the point and its forecast, as a legend has them."""
+        where = ", ".join(f"{_amount(name, value, count_text)} {name}" for name, value in self.at.items())
+        return f"{predicts} {self.said} at {where}, {self.by}"
+
+    @property
+    def said(self) -> str:
+        """The forecast with its interval."""
+        interval = f"95% {self.low:.4g} to {self.high:.4g}" if np.isfinite(self.low) else "no interval"
+        return f"{self.value:.4g} ({interval})"
+
+
+def frame(fitted: LawFit, targets: Sequence[LawTarget] = ()) -> pd.DataFrame:
     """One row of kind `measured` per variable and table row (at most MANY), and rows of kind `curve`.
 
     A measured row holds the size, the measured value, and the law's value with its 95% interval, which for new runs includes
     scatter. `forecast` marks the forecast's rows; the law shown is fitted to all. `residual` is in the fit's space. A curve is
     the law against one variable at a `level` of the variable `by`, with the others fixed as `held` says, and its own 95%
-    interval; where it is `beyond` the budgets fitted, the interval is `widening` times as wide. Every row repeats `title` and
-    the axes' names. The budget is left out where a variable is the budget.
+    interval; where it is `beyond` the budgets fitted, the interval is `widening` times as wide. A `target` has a row against
+    each variable, and against the budget where the law's variables give it; its curve, of kind `approach`, ends there, and is
+    `beyond` where any variable is. Every row repeats `title` and the axes' names. The budget is left out where a variable is
+    the budget.
     """
     forecast = fitted.forecast.labels if isinstance(fitted.forecast, Forecast) else ()
     law, roles = fitted.fit.law, fitted.fit.observations.roles
@@ -73,16 +105,17 @@ def frame(fitted: LawFit) -> pd.DataFrame:
                 "forecast": np.isin(points.labels, forecast),
                 "beyond": False,
                 "row": points.labels,
-                "by": (by := _other(fitted.fit, name)),
+                "by": (by := _coloured_by(fitted.fit, name)),
                 "level": points.columns[by] if by else np.nan,
             }
         )
         for name, values in axes.items()
     ]
     curves = [curve for name in law.variables for curve in _curves(fitted, name)]
-    both = pd.concat([*measured, *curves], ignore_index=True)
-    alike = {"predicts": axis_of(law.predicts, roles), "space": fitted.fit.settings.space, "title": _title(fitted)}
-    return both.assign(widening=fitted.widening, **alike)
+    ahead = [part for target in targets for name in axes for part in _to_target(fitted, name, target)]
+    rows = pd.concat([*measured, *curves, *ahead], ignore_index=True)
+    alike = {"predicts": axis_of(law.predicts, roles), "space": fitted.fit.settings.space, "title": _title(fitted, targets)}
+    return rows.assign(widening=fitted.widening, **alike)
 
 
 _SAID = {
@@ -95,7 +128,7 @@ _SAID = {
 """Statuses as predicates of a fit, where they are no adjectives."""
 
 
-def _title(fitted: LawFit) -> str:
+def _title(fitted: LawFit, targets: Sequence[LawTarget]) -> str:
     formula = "" if fitted.fit.law.name == fitted.fit.law.formula else f": {fitted.fit.law.formula}"
     law = f"{fitted.name}{formula}, n = {fitted.fit.n}"
     intervals = fitted.fit.intervals if fitted.fit.usable else {}
@@ -106,14 +139,18 @@ def _title(fitted: LawFit) -> str:
     ]
     estimated = f", {', '.join(exponents)}" if exponents else ""
     said = _SAID.get(fitted.fit.status, f"is {status_words(fitted.fit.status)}")
-    return f"The law's fit {said}{estimated}\n{law}"
+    if not targets:
+        return f"The law's fit {said}{estimated}\n{law}"
+    forecasts = "; ".join(target.said for target in targets)
+    return f"Forecast at the target: {fitted.fit.law.predicts} {forecasts}\nThe law's fit {said}{estimated}; {law}"
 
 
-def _other(fit: Fit, name: str) -> str:
-    """Return the variable beside `name` that varies most; empty if there is none, and for the budget, which no law reads."""
+def _coloured_by(fit: Fit, name: str) -> str:
+    """Return the variable that colours the panel of `name`: the budget, else the other one that varies most; empty if none."""
     columns = {other: fit.observations.columns[other] for other in fit.law.variables if other != name}
     ratios = {other: values.max() / values.min() for other, values in columns.items() if values.min() > 0}
-    return max(ratios, key=ratios.__getitem__, default="") if name != BUDGET else ""
+    budgets = [other for other in _BUDGETS if ratios.get(other, 1.0) > 1]
+    return next(iter(budgets), "" if name == BUDGET else max(ratios, key=ratios.__getitem__, default=""))
 
 
 def _curves(fitted: LawFit, name: str) -> list[pd.DataFrame]:
@@ -122,7 +159,7 @@ def _curves(fitted: LawFit, name: str) -> list[pd.DataFrame]:
     Others at their geometric means.
     """
     fit = fitted.fit
-    columns, by = fit.observations.columns, _other(fit, name)
+    columns, by = fit.observations.columns, _coloured_by(fit, name)
     if columns[name].min() <= 0:
         return []
     middle = {other: np.exp(np.log(columns[other]).mean()) for other in fit.law.variables if other not in (name, by)}
@@ -137,6 +174,30 @@ def _curves(fitted: LawFit, name: str) -> list[pd.DataFrame]:
         of = {"variable": name, "kind": "curve", "by": by, "level": level, "held": held, "forecast": False}
         curves.append(pd.DataFrame(of | law))
     return curves
+
+
+def _to_target(fitted: LawFit, name: str, target: LawTarget) -> list[pd.DataFrame]:
+    """Return a target's row against a variable, and the law's curve from the measured range up to it, at its other values."""
+    fit, by = fitted.fit, _coloured_by(fitted.fit, name)
+    held = ", ".join(f"{other} {compact(value)}" for other, value in target.at.items() if other not in (name, by))
+    of = {"variable": name, "by": by, "level": target.at.get(by, np.nan), "held": held, "forecast": False}
+    of |= {"row": target.words(fit.law.predicts)}
+    star = pd.DataFrame([of | {"kind": "target", "law": target.value, "low": target.low, "high": target.high, "beyond": False}])
+    if name == BUDGET:
+        if {BUDGET, "flops"} & {*fit.observations.roles}:  # a column, which a target lacks
+            return []
+        return [star.assign(size=float(budget_of({one: np.array([value]) for one, value in target.at.items()})[0]))]
+    columns, end = fit.observations.columns, target.at[name]
+    if min(columns[name].min(), end) <= 0:
+        return []
+    least, most = float(columns[name].min()), float(columns[name].max())
+    grid = np.geomspace(least if end > least else most, end, _POINTS)
+    at = {other: np.full(_POINTS, value) for other, value in target.at.items()} | {name: grid}
+    outside = [(values < columns[one].min()) | (values > columns[one].max()) for one, values in at.items()]
+    low, high = fitted.interval_at(at)
+    law = {"size": grid, "law": fit.predict(at), "low": low, "high": high}
+    beyond = fit.observations.beyond(at) | np.any(outside, axis=0)
+    return [star.assign(size=end), pd.DataFrame(of | {"kind": "approach"} | law | {"beyond": beyond})]
 
 
 def _levels(values: np.ndarray) -> np.ndarray:
@@ -163,15 +224,16 @@ def draw(data: pd.DataFrame) -> Figure:
 
     The vertical axis follows the values; longer intervals are cut, as the legend then says.
     """
-    measured = data[data["kind"] == "measured"]
+    measured, targets = (data[data["kind"] == kind] for kind in ("measured", "target"))
     names = list(dict.fromkeys(measured["variable"]))
-    bottom, top = limits_of(pd.concat([measured, data.loc[data["beyond"].astype(bool), ["law"]]]))
+    bottom, top = limits_of(pd.concat([measured, targets, data.loc[data["beyond"].astype(bool), ["law"]]]))
     with theme():
         figure, axes = _grid(len(names))
         for (above, below), name in zip(axes, names, strict=True):
             rows = measured[measured["variable"] == name]
-            colours = _colours(rows["level"])
-            _draw_curves(above, data[(data["kind"] == "curve") & (data["variable"] == name)], colours)
+            by = str(rows["by"].iloc[0])
+            colours = _colours(data.loc[data["by"] == by, "level"], by)
+            _draw_curves(above, data[data["variable"] == name], colours)
             if name == BUDGET:
                 bars = rows.drop_duplicates(["size", "law"])
                 low, high = bars["low"].clip(lower=bottom), bars["high"].clip(upper=top)
@@ -181,6 +243,7 @@ def draw(data: pd.DataFrame) -> Figure:
             below.scatter(rows["size"], rows["residual"], s=10, c=shades)
             for panel, column in ((above, "measured"), (below, "residual")):
                 explain(panel, rows, "size", column)
+            _draw_targets(above, targets[targets["variable"] == name], colours, (bottom, top))
             held = rows[rows["forecast"].astype(bool)]
             above.plot(held["size"], held["measured"], zorder=4, **_RING)
             below.plot(held["size"], held["residual"], **_RING)
@@ -221,27 +284,52 @@ def _is_loss(data: pd.DataFrame) -> bool:
     return str(data["predicts"].iloc[0]).startswith("loss")
 
 
-def _colours(levels: pd.Series[float]) -> Callable[[float], str]:
-    """Return the colour of each level, dark (small) to light (large); plain without another variable."""
+def _colours(levels: pd.Series[float], by: str) -> Callable[[float], str]:
+    """Return the colour of each level of a variable, from small to large; plain without one."""
     if levels.isna().all():
         return lambda _: _PLAIN
-    ramp, scale = sns.color_palette("viridis", as_cmap=True), LogNorm(levels.min(), levels.max())
+    ramp, scale = sns.color_palette(_RAMPS[by in _BUDGETS], as_cmap=True), LogNorm(levels.min(), levels.max())
     return lambda level: to_hex(ramp(0.9 * float(scale(level))))
 
 
-def _draw_curves(panel: Axes, curves: pd.DataFrame, colours: Callable[[float], str]) -> None:
-    for _, curve in curves.groupby("level", dropna=False):
+_STROKES = {"curve": ":", "approach": "--"}
+"""The strokes of the law beyond what was measured."""
+
+
+def _draw_curves(panel: Axes, rows: pd.DataFrame, colours: Callable[[float], str]) -> None:
+    curves = rows[rows["kind"].isin(_STROKES)]
+    for (kind, *_), curve in curves.groupby(["kind", "level", "row"], dropna=False, sort=False):
         level = float(curve["level"].iloc[0])
-        colour, label = colours(level), None if np.isnan(level) else compact(level)
-        panel.plot(curve["size"], curve["law"], color=colour, linewidth=1.4, linestyle=":")
+        colour, label = colours(level), None if np.isnan(level) else _amount(curve["by"].iloc[0], level)
+        label = f"{label}, to the target" if label and kind == "approach" else label
         within = curve["law"].where(~curve["beyond"].astype(bool))
+        panel.plot(curve["size"], curve["law"], color=colour, linewidth=1.4, linestyle=_STROKES[str(kind)])
         panel.plot(curve["size"], within, color=colour, linewidth=1.4, label=label)
         if curve["low"].notna().any():
             panel.fill_between(curve["size"], curve["low"], curve["high"], color=colour, alpha=0.13, linewidth=0)
-    if curves["level"].notna().any():
-        by, held = curves[["by", "held"]].iloc[0]
-        title = f"{by}\n{in_lines(f'at {held}', LEGEND_LETTERS)}" if held else by
-        panel.legend(title=title, ncols=2, **_ABOVE)
+    if rows["level"].notna().any():
+        panel.legend(*panel.get_legend_handles_labels(), title=_legend_title(rows), ncols=2, **_ABOVE)
+
+
+def _amount(name: str, value: float, words: Callable[[float], str] = compact) -> str:
+    return compact_flops(value) if name == "flops" else words(value)
+
+
+def _legend_title(rows: pd.DataFrame) -> str:
+    """Return what the colours of a panel mean, and where its curves hold other variables."""
+    name, by = rows[["variable", "by"]].iloc[0]
+    held = next(iter(rows.loc[rows["kind"] == "curve", "held"]), "")
+    why = f", since {name} lie across" if name in _BUDGETS and by not in _BUDGETS else ""
+    lines = [f"colour: {by}{why}", *([f"at {held}"] if held else [])]
+    return "\n".join(in_lines(line, LEGEND_LETTERS) for line in lines)
+
+
+def _draw_targets(panel: Axes, targets: pd.DataFrame, colours: Callable[[float], str], limits: tuple[float, float]) -> None:
+    low, high = targets["low"].clip(lower=limits[0]), targets["high"].clip(upper=limits[1])
+    panel.vlines(targets["size"], low, high, color="black", linewidth=1.4, zorder=5)
+    for size, value, level in targets[["size", "law", "level"]].itertuples(index=False):
+        panel.plot(size, value, zorder=6, color=colours(level), **_STAR)
+    explain(panel, targets, "size", "law")
 
 
 def _key(data: pd.DataFrame, measured: pd.DataFrame, limits: tuple[float, float]) -> list[Line2D | Patch]:
@@ -250,11 +338,17 @@ def _key(data: pd.DataFrame, measured: pd.DataFrame, limits: tuple[float, float]
         Line2D([], [], linestyle="none", marker="o", markersize=4, color=_PLAIN, label="measured"),
         Line2D([], [], color=_PLAIN, label="law" + (", with its 95% interval" if banded else "")),
     ]
-    if data["beyond"].astype(bool).any():
+    if data.loc[data["kind"] == "curve", "beyond"].astype(bool).any():
         times = float(data["widening"].iloc[0])
         label = "beyond the budgets fitted"
         wide = f", its interval {times:.2g} times as wide, as held-out runs missed" if banded and times > 1 else ""
         key.append(Line2D([], [], color=_PLAIN, linestyle=":", label=label + wide))
+    key += [
+        Line2D([], [], color="white", label=in_lines(words, letters_in(0.8 * style().width / min(2, style().columns))), **_STAR)
+        for words in dict.fromkeys(data.loc[data["kind"] == "target", "row"])
+    ]
+    if (data["kind"] == "approach").any():
+        key.append(Line2D([], [], color=_PLAIN, linestyle="--", label="to the target, beyond what was measured"))
     if measured["forecast"].astype(bool).any():
         key.append(Line2D([], [], label="held out: forecast from smaller runs", **_RING))
     if measured.loc[measured["variable"] == BUDGET, "low"].notna().any():

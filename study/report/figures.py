@@ -14,7 +14,7 @@ from study.laws.law_fits import LawFit
 from study.plotting import (
     forecast_against_truth,
     iso_flop_valleys,
-    law_fit,
+    law_of_sweep,
     learning_rate,
     loss_against_flops,
     loss_against_parameters,
@@ -59,7 +59,7 @@ FIGURES: dict[str, tuple[ModuleType | LawFigure | LossBySize, str]] = {
     "loss_against_flops": (loss_against_flops, "Final loss against training FLOPs"),
     "loss_against_parameters": (loss_against_parameters, "Final loss against all parameters, with the Pareto front"),
     "loss_by_shape": (loss_by_shape, "Loss over depth and width, with contours of equal parameters"),
-    "law_fit": (LawFigure(law_fit.frame, law_fit.draw), "The law of the loss, its interval, what was forecast, and residuals"),
+    "law_fit": (law_of_sweep, "The law of the loss, its interval, what was forecast, and residuals"),
     "forecast_against_truth": (
         LawFigure(forecast_against_truth.frame, forecast_against_truth.draw),
         "What the law, fitted to the smaller runs, says of the largest",

@@ -406,7 +406,7 @@ class GoalPath(Strict):
     """The way to a goal: its looks and runs, where it stands, and why, in a sentence.
 
     `wanted` is the half-width at which the goal is met, in the words `of`, of the budget `spend_flops`. `target_parameters` and
-    `target_tokens` are where the loss is wanted, if anywhere.
+    `target_tokens` are where the loss is wanted, if anywhere, and `forecast_nats` is what it is there by the runs so far.
     """
 
     of: str
@@ -418,3 +418,12 @@ class GoalPath(Strict):
     runs: tuple[ChosenRun, ...] = ()
     target_parameters: float | None = None
     target_tokens: float | None = None
+    forecast_nats: Positive | None = None
+
+    @property
+    def forecast(self) -> tuple[float, float, float] | None:
+        """The loss at the target with its 95% interval, of the last look; None while there is none."""
+        half = self.looks[-1].half_width if self.looks else None
+        if self.forecast_nats is None or half is None:
+            return None
+        return self.forecast_nats, self.forecast_nats * math.exp(-half), self.forecast_nats * math.exp(half)

@@ -296,6 +296,38 @@ def test_laws_are_offered_only_where_they_can_be_fitted_and_are_those_of_study_f
         law_lines(sizes, {"sweep": "sizes", "law": "shape"})
 
 
+def test_a_law_leads_to_the_target_that_is_asked_for_else_to_that_of_the_goal(sizes: Library) -> None:
+    asked = {"sweep": "sizes", "law": "chinchilla", "count": "parameters_non_embedding"}
+    assert law_lines(sizes, asked)["targets"] == []
+    shown = law_lines(sizes, asked | {"at": "N=2M, D=40M"})
+    assert [(one["variable"], one["x"]) for one in shown["targets"]] == [("parameters", 2e6), ("tokens", 4e7)]
+    for star in shown["targets"]:
+        (way,) = [curve for curve in shown["curves"] if curve["to_target"] and curve["variable"] == star["variable"]]
+        assert (way["size"][-1], way["law"][-1]) == pytest.approx((star["x"], star["y"]), rel=1e-4)
+        assert star["low"] < star["y"] < star["high"]
+    with pytest.raises(InputError, match="Target: tokens is missing") as refused:
+        law_lines(sizes, asked | {"at": "N=2M"})
+    assert "--" not in str(refused.value)
+    goal = GoalPath(
+        of="the forecast, relative",
+        wanted=0.02,
+        spend_flops=1e10,
+        state="spent",
+        sentence="It is spent",
+        looks=(GoalLook(runs=15, spent_flops=1e9, half_width=0.04),),
+        target_parameters=4e6,
+        target_tokens=4e7,
+        forecast_nats=3.0,
+    )
+    file = SweepFolder(sizes.root / "sizes").goal_file
+    file.write_text(goal.model_dump_json())
+    try:
+        assert {one["y"] for one in law_lines(sizes, asked)["targets"]} == {3.0}
+        assert law_lines(sizes, asked | {"count": "parameters"})["targets"] == [], "which counts other parameters"
+    finally:
+        file.unlink()
+
+
 def test_offered_laws_are_fitted_before_one_is_chosen(sizes: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the count that is shown, each once, though a page that is drawn again asks anew; not while runs are trained."""
     library, asked = Library(sizes.root), {"sweep": "sizes", "count": "parameters_encoder"}

@@ -276,6 +276,12 @@ def test_the_scaling_plot_has_points_a_law_and_a_map(shown: Shown) -> None:
     shown.pick("x", "training FLOPs (train_flops_6n: 6·parameters·tokens)")
     shown.wait(lambda: shown.count("svg [data-mark=line] path") == 2)  # within the budgets and, dotted, beyond
     assert shown.asked["x"] == "train_flops_6n"
+    shown.page.execute_script(
+        "const at = document.getElementById('at'); at.value = 'flops=1e18'; at.dispatchEvent(new Event('input'))"
+    )
+    shown.wait(lambda: "at 1.0e18 flops, by the law" in shown.words)
+    assert shown.asked["at"] == "flops=1e18"
+    assert shown.count("svg[role=img] [data-mark=dot] path") == 1, "the star"
     assert "--" not in shown.words
     assert shown.count("svg [data-mark=cell] rect") == 5, "depth and width"
     shown.open(page="knobs", sweep="made_up")

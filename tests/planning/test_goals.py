@@ -121,6 +121,16 @@ def test_what_comes_next_is_a_function_of_the_records_in_any_order() -> None:
     assert last.exhausted == f"{path.sentence}."
 
 
+def test_a_path_holds_the_forecast_that_its_sentence_tells_once_runs_suffice() -> None:
+    design = LawGoal(goal_sweep(FORECAST))
+    _, path = follow(design)
+    assert path.forecast is not None
+    loss, low, high = path.forecast
+    assert f"{loss:.4g} nats" in path.sentence
+    assert np.log(high / low) == pytest.approx(2 * (path.looks[-1].half_width or 0))
+    assert design.path([]).forecast is None
+
+
 def test_seeds_of_a_point_come_in_order_and_batches_hold_different_runs() -> None:
     design = LawGoal(goal_sweep(FORECAST, seeds=3))
     asked, _ = follow(design, slots=4)

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.text import Annotation
 
+from study.base.errors import InputError
 from study.base.quantities import EQUAL_SPAN, budget_words, compact, compact_flops, tick
 from study.config.recipe import Budget
 from study.evidence.evidence import gather
@@ -26,13 +28,15 @@ from study.laws.frontiers import Best, Frontier
 from study.laws.law_files import read_options
 from study.laws.law_fits import LawFit, fit_table
 from study.laws.observations import Observations
+from study.laws.predicting import fit_to_dict, predict
 from study.laws.reading import TableQuery
 from study.laws.tables import RunTable
-from study.plotting import compute_optimal, forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
-from study.plotting.law_figures import _exponents, draw_all
+from study.plotting import compute_optimal, forecast_against_truth, iso_flop_valleys, law_fit, law_of_sweep, loss_by_shape
+from study.plotting.law_figures import _exponents, draw_all, targets_of
 from study.plotting.style import log_ticks, panels, save_in, theme, title_of
+from study.store.sweep_folder import GoalLook, GoalPath
 from tests.laws.test_frontiers import best, iso_flop_runs
-from tests.synthetic import SHAPES, add_run, depth_or_width, reshaped, run_config, sweep_folder
+from tests.synthetic import SHAPES, add_run, depth_or_width, reshaped, run_config, sweep_folder, with_found
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
@@ -119,6 +123,101 @@ def test_curves_reach_beyond_the_runs_and_their_band_widens_there_by_what_held_o
         assert edge.max() == pytest.approx(first.loc[first["level"] == first["level"].min(), "high"].max())
 
 
+AT = "N=7e10,D=1.4e13"
+
+
+def test_a_target_has_the_numbers_of_study_predict_and_ends_the_dashed_curve_of_the_law(found: LawFit, tmp_path: Path) -> None:
+    (tmp_path / "fit.json").write_text(json.dumps(fit_to_dict(found)))
+    told = predict(tmp_path / "fit.json", {"parameters": np.array([7e10]), "tokens": np.array([1.4e13])}).points[0]
+    data = law_fit.frame(found, targets_of(found, [AT]))
+    stars, ways = (data[data["kind"] == kind] for kind in ("target", "approach"))
+    sizes = dict(zip(stars["variable"], stars["size"], strict=True))
+    assert sizes == {"parameters": 7e10, "tokens": 1.4e13}, "a target does not give the budget, which is a column here"
+    assert {*stars[["law", "low", "high"]].itertuples(index=False, name=None)} == {(told.value, told.low, told.high)}
+    for name, way in ways.groupby("variable"):
+        measured = found.fit.observations.columns[str(name)]
+        assert (way["size"].min(), way["size"].max()) == pytest.approx((measured.min(), sizes[str(name)]))
+        assert way["law"].iloc[-1] == pytest.approx(told.value, rel=1e-4)
+        assert way["beyond"].all(), "the other variable is beyond its range everywhere"
+    drawn = law_fit.draw(data)
+    said = f"loss {told.value:.4g} (95% {told.low:.4g} to {told.high:.4g})"
+    assert title_of(drawn).startswith(f"Forecast at the target: {said}")
+    key = " ".join(" ".join(text.get_text() for text in drawn.legends[0].get_texts()).split())
+    assert f"{said} at 70B parameters, 14T tokens, by the law" in key
+    for panel in drawn.axes[:2]:
+        (star,) = [line for line in panel.get_lines() if line.get_marker() == "*"]
+        low, high = panel.get_ylim()
+        assert low < float(np.asarray(star.get_ydata())[0]) < high
+    assert [line.get_linestyle() for line in drawn.axes[0].get_lines()].count("--") == 1
+
+
+def test_a_target_within_what_was_measured_ends_a_solid_curve_and_has_the_budget_that_its_sizes_give(table: Path) -> None:
+    query = TableQuery(RunTable.read(table), {"parameters": "N", "tokens": "C/(6*N)"})
+    found = fit_table(query, "chinchilla", Settings(bootstrap=0))
+    data = law_fit.frame(found, targets_of(found, ["N=1e8,D=1e10"]))
+    assert not data.loc[data["kind"] == "approach", "beyond"].any()
+    stars = data[data["kind"] == "target"].set_index("variable")
+    assert stars["size"]["budget"] == pytest.approx(6 * 1e8 * 1e10)
+    assert stars["low"].isna().all()
+    drawn = law_fit.draw(data)
+    assert "(no interval)" in title_of(drawn)
+    colours = [next(line.get_color() for line in panel.get_lines() if line.get_marker() == "*") for panel in drawn.axes[:3]]
+    assert colours[0] == colours[2] != colours[1]
+
+
+def test_a_target_that_cannot_be_read_or_a_law_without_constants_is_refused(found: LawFit) -> None:
+    with pytest.raises(InputError, match="Target: tokens is missing in 'N=1e9'"):
+        targets_of(found, ["N=1e9"], "Target")
+    with pytest.raises(InputError, match="ended on a bound"):
+        targets_of(replace(found, fit=replace(found.fit, status="on_bound")), [AT])
+
+
+def test_no_colour_of_the_law_means_two_things(found: LawFit) -> None:
+    """Tokens have one colour in every panel that does not have them on its axis, where sizes have another scale."""
+    drawn = law_fit.draw(law_fit.frame(found, targets_of(found, [AT])))
+    by_size, by_tokens, by_flops = drawn.axes[:3]
+    points = [{*map(tuple, np.asarray(panel.collections[-1].get_facecolor()).tolist())} for panel in drawn.axes[3:6]]
+    assert points[0] == points[2] != points[1]
+    assert not points[0] & points[1]
+    laws = [[line for line in panel.get_lines() if len(np.asarray(line.get_xdata())) > 9] for panel in (by_size, by_tokens)]
+    colours = [{to_hex(line.get_color()) for line in lines} for lines in laws]
+    assert not colours[0] & colours[1]
+    titles = [panel.get_legend().get_title().get_text() for panel in (by_size, by_tokens, by_flops)]  # type: ignore[union-attr]
+    assert titles == ["colour: tokens", "colour: parameters,\nsince tokens lie across", "colour: tokens"]
+
+
+def test_the_law_of_a_sweep_leads_to_what_its_goal_forecasts(tmp_path: Path) -> None:
+    folder = depth_or_width(
+        tmp_path / "s", shapes=tuple((1, width) for width in (48, 64, 92, 128, 184)), budgets=(1e6, 2e6, 4e6), seeds=1
+    )
+    folder.write_ledger()
+    look = GoalLook(runs=15, spent_flops=1e9, half_width=0.04)
+    goal = GoalPath(
+        of="the forecast, relative",
+        wanted=0.02,
+        spend_flops=1e10,
+        state="spent",
+        sentence="It is spent",
+        looks=(look,),
+        target_parameters=4e6,
+        target_tokens=4e7,
+        forecast_nats=3.0,
+    )
+    evidence = with_found(gather(folder), goal=goal)
+    data = law_of_sweep.frame(evidence)
+    stars = data[data["kind"] == "target"].set_index("variable")
+    assert stars["size"].to_dict() == {"parameters": 4e6, "tokens": 4e7}, "the budget is a column, which a goal does not name"
+    assert stars["axis"].isna().all()
+    assert "parameters (parameters_non_embedding)" in set(data["axis"]), "as the goal counts"
+    assert stars["law"].eq(3.0).all()
+    np.testing.assert_allclose(stars[["low", "high"]], 3 * np.exp([[-0.04, 0.04]] * 2))
+    assert stars["row"].str.endswith("by the sweep's goal").all()
+    for other in (None, goal.model_copy(update={"forecast_nats": None}), goal.model_copy(update={"looks": ()})):
+        plain = law_of_sweep.frame(with_found(evidence, goal=other))
+        assert "target" not in set(plain["kind"])
+        assert "parameters" in set(plain["axis"])
+
+
 def test_a_curve_without_an_interval_has_no_band_and_an_unusable_law_ends_with_its_runs(table: Path, found: LawFit) -> None:
     bare = law_fit.frame(fit_table(TableQuery(RunTable.read(table), ROLES), "chinchilla", Settings(bootstrap=0)))
     assert bare["low"].isna().all()
@@ -149,7 +248,8 @@ def test_curves_over_columns_of_one_s_own_say_what_is_held_and_repeat_no_budget(
     drawn = law_fit.draw(data)
     titles = [legend.get_title().get_text() for panel in drawn.axes[:3] if (legend := panel.get_legend()) is not None]
     assert len(titles) == 3
-    assert titles[0] == f"tokens\nat experts {compact(np.exp(np.log(experts).mean()))}"
+    assert titles[0] == f"colour: tokens\nat experts {compact(np.exp(np.log(experts).mean()))}"
+    assert " ".join(titles[2].split()).startswith("colour: dense, since tokens lie across at ")
     assert all("\nat " in title for title in titles)
     assert not any("new runs" in text.get_text() for text in drawn.legends[0].get_texts())
 
@@ -372,8 +472,9 @@ def test_an_earlier_fit_is_drawn_with_its_options(table: Path, tmp_path: Path, s
     assert (old.law, old.held_out, old.settings.huber_delta, old.settings.bootstrap) == ("chinchilla", 0.2, 0.01, 50)
     again = fit_table(TableQuery(RunTable.read(table), **old.source), old.law, old.settings, old.held_out)
     assert again.to_dict()["estimates"] == json.loads(told)["estimates"]
-    status, files, _ = study("plot", table, "--as", tmp_path / "fit.json", "--into", tmp_path / "figures")
+    status, files, _ = study("plot", table, "--as", tmp_path / "fit.json", "--into", tmp_path / "figures", "--at", AT)
     assert status == 0
+    assert "at 70B parameters" in (tmp_path / "figures" / "law_fit.svg").read_text()
     assert f"{tmp_path}/figures/law_fit.svg" in files.split()
 
 

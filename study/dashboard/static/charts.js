@@ -165,17 +165,18 @@ function padded([low, high], log) {
 }
 
 // Points with the curves of a law: `rows` are {x, y, low, high, colour, used, held, runs, words}, and `runs` swells a point. Without `colour` a line joins them in their
-// order. `aim` is a level {y, words}, or a place {x, y, words}.
-export function scatter(node, rows, law, { x, y, logX, logY, colour, caption, zoom, click, aim }) {
+// order. Each of `aims` is a level {y, words}, or a place {x, y, low, high, words}.
+export function scatter(node, rows, law, { x, y, logX, logY, colour, caption, zoom, click, aims = [] }) {
   const shown = rows.filter(row => (!logX || row.x > 0) && (!logY || row.y > 0));
   if (!shown.length) return el("p", { class: "quiet" }, "Nothing to draw: no run has both quantities, or none is above zero for a logarithmic axis.");
   const curves = law.flatMap(curve => curve.size.map((size, place) => ({ x: size, y: curve.law[place], low: curve.low[place],
-    high: curve.high[place], beyond: curve.beyond[place], level: `${curve.by ? `${curve.by} ` : ""}${curve.level ?? ""}` })));
+    high: curve.high[place], beyond: curve.beyond[place], toTarget: curve.to_target,
+    level: `${curve.by ? `${curve.by} ` : ""}${curve.level ?? ""}${curve.to_target ? " ★" : ""}` })));
   const box = zoomed(zoom);
   const ends = d3.rollups(curves, group => d3.greatest(group, p => p.x), p => p.level).map(([, p]) => p);
   const tall = Math.min(520, 0.62 * width(node) + 80);
-  const aims = aim ? [aim] : [], starred = aims.filter(one => one.x !== undefined), paint = colour ? "colour" : "var(--accent)";
-  const upright = padded(d3.extent([...shown, ...aims], row => row.y), logY);
+  const starred = aims.filter(one => one.x !== undefined), paint = colour ? "colour" : "var(--accent)";
+  const upright = padded(d3.extent([...shown, ...aims].flatMap(row => [row.y, ...(starred.includes(row) ? [row.low ?? row.y, row.high ?? row.y] : [])])), logY);
   const aside = padded(d3.extent([...shown, ...curves, ...starred], row => row.x), logX);
   return figure(node, caption, {
     height: tall,
@@ -190,7 +191,8 @@ export function scatter(node, rows, law, { x, y, logX, logY, colour, caption, zo
     Plot.line(colour ? [] : shown, { x: "x", y: "y", stroke: paint, strokeWidth: 1.5 }),
     Plot.areaY(curves.filter(p => p.low !== null), { x: "x", y1: "low", y2: "high", z: "level", fill: "currentColor",
       fillOpacity: 0.05, clip: true }),
-    Plot.line(curves, { x: "x", y: "y", z: "level", stroke: "currentColor", strokeOpacity: 0.65, strokeWidth: 1.2, strokeDasharray: "1 3", clip: true }),
+    ...[[false, "1 3"], [true, "6 4"]].map(([toTarget, strokeDasharray]) => Plot.line(curves.filter(p => p.toTarget === toTarget), { x: "x", y: "y", z: "level",
+      stroke: "currentColor", strokeOpacity: 0.65, strokeWidth: 1.2, strokeDasharray, clip: true })),
     Plot.line(curves.filter(p => !p.beyond), { x: "x", y: "y", z: "level", stroke: "currentColor", strokeOpacity: 0.65, strokeWidth: 1.2, clip: true }),
     Plot.text(ends.filter(p => p.level && (!box || (p.x <= box[1] && p.y >= box[2] && p.y <= box[3]))),
       { x: "x", y: "y", text: "level", textAnchor: "start", dx: 6, fontSize: 11 }),
@@ -199,6 +201,7 @@ export function scatter(node, rows, law, { x, y, logX, logY, colour, caption, zo
     Plot.dot(shown.filter(row => !row.used), { x: "x", y: "y", r: 4, stroke: paint, strokeWidth: 1.4,
       opacity: row => row.faint ? 0.22 : 1, clip: true }),
     Plot.dot(shown.filter(row => row.used), { x: "x", y: "y", r: row => 4.5 * Math.sqrt(row.runs ?? 1), fill: paint, opacity: row => row.faint ? 0.22 : 0.9, clip: true }),
+    Plot.ruleX(starred.filter(one => typeof one.low === "number"), { x: "x", y1: "low", y2: "high", stroke: "var(--mark)", strokeWidth: 1.5, clip: true }),
     Plot.dot(starred, { x: "x", y: "y", r: 8, symbol: "star", fill: "var(--mark)" }),
     Plot.tip([...shown, ...starred], Plot.pointer({ x: "x", y: "y", title: "words" })),
   ], click, zoom);

@@ -29,9 +29,10 @@ export async function scalingPage() {
   const means = ticked("means", false);
 
   const figure = region("scaling plot", async node => {
-    const lines = law ? await ask("law", { sweep: sweeps[0], law, count: x }) : null;
+    const lines = law ? await ask("law", { sweep: sweeps[0], law, count: x, at: value("at") }) : null;
     const held = new Set(lines?.held_out ?? []), within = new Set(lines?.runs ?? []);
     const along = lines ? lines.curves.filter(curve => lines.columns[curve.variable] === x) : [];
+    const aims = lines ? lines.targets.filter(one => lines.columns[one.variable] === x) : [];
     const rows = kept.filter(row => row[x] !== null && row[y] !== null)
       .map(row => ({ ...row, x: row[x], y: row[y], colour: shown(row[colour]), used: !row.left_out, held: held.has(row.run_id), faint: lines && !within.has(row.run_id),
         words: `${row.words}\n${named(found, x)}: ${short(row[x])}\n${named(found, y)}: ${plain(row[y])}${held.has(row.run_id) ? "\nheld out of the law's forecast" : ""}` }));
@@ -40,10 +41,11 @@ export async function scalingPage() {
     const caption = [`${rows.length} runs of ${new Set(rows.map(row => row.sweep)).size === 1 ? rows[0]?.sweep : `${sweeps.length} sweeps`}`,
       means ? "one point a cell, with a bar from the least to the greatest seed" : "",
       hollow ? `${hollow} hollow: excluded, or not at the best knobs of a cell` : "",
-      along.length ? "curves with 95% bands of the law, dotted beyond the budgets fitted" : "", within.size && rows.some(row => row.faint) ? "faint: not of the law's runs" : "", along.length && held.size ? "rings: held out, forecast from the smaller runs" : ""]
+      along.length ? "curves with 95% bands of the law, dotted beyond the budgets fitted" : "", within.size && rows.some(row => row.faint) ? "faint: not of the law's runs" : "", along.length && held.size ? "rings: held out, forecast from the smaller runs" : "",
+      ...aims.map(one => `star: ${one.words}`)]
       .filter(Boolean).join("; ");
     return [
-      scatter(node, drawn, along, { x: found.axes[x], y: found.axes[y], logX, logY, colour: knob(colour), caption: `${caption}. Drag to zoom; click a point for its run.`, zoom: "zoom",
+      scatter(node, drawn, along, { x: found.axes[x], y: found.axes[y], logX, logY, colour: knob(colour), caption: `${caption}. Drag to zoom; click a point for its run.`, zoom: "zoom", aims,
         click: row => { history.pushState(null, "", address({ page: "run", sweep: row.sweep, run: row.run_id })); dispatchEvent(new PopStateEvent("popstate")); } }),
       unzoom("zoom"),
       lines ? fitted(lines, along.length, x) : null,
@@ -63,7 +65,8 @@ export async function scalingPage() {
       validation === null ? null : menu("validation", "Validated on", found.validations.map(one => [one, one || "the one that all share"]), validation)),
     el("div", { class: "controls" },
       tick("log-x", "log x", logX), tick("log-y", "log y", false), tick("means", "mean over seeds", false),
-      tick("used", "only runs that laws use", usedOnly), field("filter", "Filter", "words, or depth>2 seed=0")),
+      tick("used", "only runs that laws use", usedOnly), field("filter", "Filter", "words, or depth>2 seed=0"),
+      law ? field("at", "Target", "such as N=1e9, D=2e10") : null),
     y === "loss_nats" && !offers.length ? el("p", { class: "quiet" }, sweeps.length > 1
       ? "A law is of one sweep; choose one to see its laws."
       : "No law is offered: the runs are too few, of too few sizes and budgets, or have no ledger yet.") : null,

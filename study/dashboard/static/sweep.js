@@ -110,9 +110,9 @@ function goalTab(sweep, found) {
     el("p", { class: "lead verdict" }, sentence),
     narrowed.length ? section("path", "Interval against what was spent", region("interval against what was spent", async node => [scatter(node, narrowed, [], {
       x: "spent (train_flops)", y: `half the 95% interval of ${relative ? of.replace(", relative", " (%)") : of}`, logY: true,
-      aim: { y: shown(wanted), words: `goal: ± ${told(wanted)}` }, caption: `One point a look at the runs that had ended. At most ${short(most)} FLOPs may be spent.` })])) : null,
+      aims: [{ y: shown(wanted), words: `goal: ± ${told(wanted)}` }], caption: `One point a look at the runs that had ended. At most ${short(most)} FLOPs may be spent.` })])) : null,
     chosen.length ? section("chosen", "Chosen runs", region("chosen runs", async node => [scatter(node, chosen, [], { x: "non-embedding parameters", y: "tokens",
-      logX: true, logY: true, colour: "order in which runs ended", aim: size === null ? null : { x: size, y: tokens, words: "where the loss is wanted" },
+      logX: true, logY: true, colour: "order in which runs ended", aims: size === null ? [] : [{ x: size, y: tokens, words: "where the loss is wanted" }],
       caption: `One point a size and budget, larger for several runs, in the colour of the first; hollow: not used${size === null ? "" : "; star: where the loss is wanted"}. Click a point for its first run.`,
       click: row => { if (row.run) { history.pushState(null, "", address({ page: "run", sweep, run: row.run })); dispatchEvent(new PopStateEvent("popstate")); } } })])) : null,
   ];
