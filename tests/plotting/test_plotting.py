@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from dataclasses import replace
 from itertools import combinations, pairwise, product
@@ -462,6 +463,50 @@ def test_loss_curves_end_at_the_final_loss(evidence: Evidence) -> None:
     final = evidence.ledger.set_index("run_id")["loss_nats"]
     assert last.tolist() == pytest.approx(final[last.index].tolist())
     assert set(data["unigram_entropy_nats"]) == {UNIGRAM}
+
+
+def test_loss_curves_of_many_shapes_have_few_lines_a_panel_and_lose_no_final_loss(tmp_path: Path) -> None:
+    shapes = tuple(product((1, 2), (32, 64, 96, 128)))
+    folder = depth_or_width(tmp_path / "s", shapes=shapes, budgets=(1e6, 2e6), rates=(4e-3,))
+    folder.write_ledger()
+    evidence = gather(folder)
+    drawn = loss_curves.draw(data := loss_curves.frame(evidence))
+    assert [panel.get_title() for panel in drawn.axes] == ["depth 1", "depth 2"]
+    assert _labels(drawn) == [f"width {width}" for width in (32, 64, 96, 128)], "one scale of colours for all panels"
+    for panel in drawn.axes:
+        colours = {line.get_color() for line in panel.get_lines() if line.get_linestyle() != ":"}
+        assert len(colours) == 4 <= loss_curves.MOST_LINES
+    points = {
+        (panel.get_title(), round(float(x)), round(float(y), 6))
+        for panel in drawn.axes
+        for line in panel.get_lines()
+        if line.get_marker() != "None"
+        for x, y in zip(np.asarray(line.get_xdata()), np.asarray(line.get_ydata()), strict=True)
+    }
+    ended = {(f"depth {cell.architecture.depth}", cell.tokens, round(float(cell.losses.mean()), 6)) for cell in evidence.cells}
+    assert len(ended) == 16
+    assert ended <= points
+    assert "each shape at its longest budget" in " ".join(title_of(drawn).split())
+    best = min(evidence.cells, key=lambda cell: float(cell.losses.mean()))
+    lowest = f"for depth {best.architecture.depth}, width {best.architecture.width}, 2M tokens"
+    assert lowest in " ".join(title_of(drawn).split())
+    few = loss_curves.draw(data[data["width"] < 96])
+    assert [panel.get_title() for panel in few.axes] == [*data["panel"].unique()], "few lines stay beside each other"
+
+
+def test_many_training_losses_are_averaged_over_steps_of_equal_ratio(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", shapes=((1, 64),), budgets=(1e6,), rates=(4e-3,), seeds=1)
+    rows = [{"trainer/tokens": 1000 * step, "train/loss": 5 + 0.5 * (-1) ** step} for step in range(1, 1001)]
+    (run,) = folder.runs()
+    with run.metrics_file.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    folder.write_ledger()
+    (panel,) = loss_curves.draw(loss_curves.frame(gather(folder))).axes
+    (thin,) = (line for line in panel.get_lines() if line.get_alpha())
+    tokens, losses = np.asarray(thin.get_xdata()), np.asarray(thin.get_ydata())
+    assert len(tokens) <= loss_curves.MOST_STEPS
+    assert np.all(np.diff(tokens) > 0)
+    assert losses[-10:] == pytest.approx(5, abs=0.3), "what scatters from row to row is even"
 
 
 def test_loss_curves_show_training_losses_from_the_plateau_on_but_not_what_is_learnt_from_a_teacher(tmp_path: Path) -> None:
