@@ -8,23 +8,35 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from study.evidence.cells import scales_of
 from study.evidence.downstream import TaskScores, with_comparable_losses
 from study.evidence.evidence import Evidence
-from study.evidence.ledgers import LOSS
-from study.plotting.score_panels import drawn, measured, rising_scores
+from study.plotting.score_panels import best_score, drawn, measured, panel_of, rising_scores
+from study.plotting.style import loss_axis
 
 _POINTS = 60
 _LAW = "black"
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """Return the scores (study.plotting.score_panels), and rows of kind `law`: each fitted law and its 95% interval."""
+    """Return the scores (study.plotting.score_panels), and rows of kind `law`: each fitted law and its 95% interval.
+
+    Losses of several tokenisers are in bits per byte; those that do not compare have panels of their own. Laws are of losses
+    per token, and so are left out beside several kinds of these.
+    """
     data = measured(evidence, "loss_nats")
     if data.empty or evidence.downstream is None:
         return data
     comparable = {cell for task in evidence.downstream.all for cell in with_comparable_losses(task.points)["cell"]}
     data = data[data["cell"].isin(comparable)]
-    return pd.concat([data, *(_law(task) for task in evidence.downstream.all)], ignore_index=True)
+    cells = {cell.name: cell for cell in evidence.cells}
+    scales, per_token = data["cell"].map(evidence.scales), data["cell"].map(scales_of(evidence.cells, per_token=True))
+    if scales.nunique() > 1:
+        data = data.assign(panel=data["panel"] + "\n" + scales)
+    data = data.assign(x=data["cell"].map({name: cell.loss_in_unit for name, cell in cells.items()}), scale=scales)
+    data = data.assign(unit=data["cell"].map({name: cell.unit for name, cell in cells.items()}))
+    laws = [_law(task) for task in evidence.downstream.all] if per_token.nunique() == 1 else []
+    return pd.concat([data, *laws], ignore_index=True)
 
 
 def _law(task: TaskScores) -> pd.DataFrame:
@@ -34,7 +46,7 @@ def _law(task: TaskScores) -> pd.DataFrame:
     losses = np.linspace(loss.min(), loss.max(), _POINTS)
     low, high = task.law.interval(task.law.predictions({"loss": losses}))
     law = {"x": losses, "score": task.law.predict({"loss": losses}), "low": low, "high": high}
-    return pd.DataFrame({"task": task.task, "kind": "law", **law})
+    return pd.DataFrame({"task": task.task, "panel": panel_of(task), "kind": "law", **law})
 
 
 def draw(data: pd.DataFrame) -> Figure:
@@ -42,7 +54,9 @@ def draw(data: pd.DataFrame) -> Figure:
     laws = data[data["kind"] == "law"]
     label = "law of the loss, with the law's 95% interval" if "low" in laws and laws["low"].notna().any() else "law of the loss"
     entries = [] if laws.empty else [Line2D([], [], color=_LAW, label=label)]
-    figure = drawn(data, "validation loss (falls to the right)", LOSS, _finish, entries, rising_scores)
+    points = data[data["kind"] == "measured"]
+    finding = rising_scores if points["scale"].nunique() == 1 and points["unit"].eq("nats").all() else best_score
+    figure = drawn(data, "validation loss (falls to the right)", loss_axis(points), _finish, entries, finding)
     for panel in figure.axes[:1]:
         panel.invert_xaxis()
     return figure

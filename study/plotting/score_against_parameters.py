@@ -13,7 +13,7 @@ from study.evidence.evidence import Evidence
 from study.evidence.ledgers import COUNTS
 from study.evidence.score_points import PublishedScore, published_scores
 from study.plotting.hover import explain
-from study.plotting.score_panels import WIDTH, best_score, drawn, measured
+from study.plotting.score_panels import WIDTH, best_score, drawn, measured, panel_of
 from study.plotting.style import axis_name, log_ticks, side_by_side
 
 _COLOURS = {"BERT": "tab:red", "DistilBERT": "tab:purple", "ALBERT": "tab:olive", "ELECTRA": "tab:cyan"}
@@ -29,7 +29,7 @@ def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
     if data.empty or evidence.downstream is None:
         return data
     published = [
-        {"task": task.task, "kind": "published", "x": entry.sizes[count], **_columns(entry)}
+        {"task": task.task, "panel": panel_of(task), "kind": "published", "x": entry.sizes[count], **_columns(entry)}
         for task in evidence.downstream.tasks
         for entry in published_scores(task.task, task.metric)
     ]

@@ -53,6 +53,7 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
         pd.DataFrame(
             {
                 "task": task.task,
+                "panel": panel_of(task),
                 "cell": task.points["cell"],
                 "metric": task.metric,
                 "kind": "measured",
@@ -71,6 +72,11 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
     return pd.concat([cells.merge(part, on="cell") for part in parts], ignore_index=True)
 
 
+def panel_of(task: TaskScores) -> str:
+    """Return the name of a task's panel."""
+    return f"{task.task} ({task.metric})"
+
+
 def _has_seeds(task: TaskScores) -> bool:
     return bool((task.points["seeds"] > 1).any() or (task.points["runs"].map(len) > 1).any())
 
@@ -83,23 +89,21 @@ def drawn(
     entries: list[Line2D],
     finding: Callable[[pd.DataFrame], str],
 ) -> Figure:
-    """One panel per task: points with intervals, a ring around held-out encoders, untrained weights, and baselines.
+    """One panel per `panel`, a task: points with intervals, a ring around held-out encoders, untrained weights, and baselines.
 
     Larger budgets have larger points. `convention` says in full what the axis `x` counts; `finish` completes each panel from
     all its rows, and `finding` gives the title.
     """
     points = data[data["kind"] == "measured"]
     styles, sizes = line_styles(points), _sizes(points)
-    tasks = list(dict.fromkeys(points["task"]))
+    names = list(dict.fromkeys(points["panel"]))
     with theme():
-        figure, axes = panels(
-            [_name(points, task) for task in tasks], x, "score (higher is better)", columns=3, height=1.9, one_y=False
-        )
-        for panel, task in zip(axes, tasks, strict=True):
-            rows = points[points["task"] == task]
-            for name, (line, colour, _) in _LINES.items():
-                if rows[name].notna().any():
-                    panel.axhline(rows[name].iloc[0], linestyle=line, color=colour, linewidth=1.2, zorder=1)
+        figure, axes = panels(names, x, "score (higher is better)", columns=3, height=1.9, one_y=False)
+        for panel, name in zip(axes, names, strict=True):
+            rows = points[points["panel"] == name]
+            for baseline, (line, colour, _) in _LINES.items():
+                if rows[baseline].notna().any():
+                    panel.axhline(rows[baseline].iloc[0], linestyle=line, color=colour, linewidth=1.2, zorder=1)
             panel.scatter(rows["x"], rows["random"], marker="x", color=_UNTRAINED, s=26, zorder=2)
             for (line, budget), some in rows.groupby(["line", "budget"]):
                 style = styles[str(line)] | _POINT | {"markersize": sizes[budget]}
@@ -108,7 +112,7 @@ def drawn(
             panel.plot(held["x"], held["score"], zorder=5, **_FORECAST)
             panel.margins(y=0.15)
             explain(panel, rows, "x", "score")
-            finish(panel, data[data["task"] == task])
+            finish(panel, data[data["panel"] == name])
         legend_below(figure, [*line_key(styles, **_POINT), *_key(points, sizes), *entries])
         title_above(figure, finding(points), f"score (higher is better) against {convention}{_bars(points)}")
     return figure
@@ -146,11 +150,6 @@ def _bars(points: pd.DataFrame) -> str:
     if over.nunique() == 1:
         return f"; bars: 95% over {over.iloc[0]}"
     return "; bars: 95% over examples, and seeds where a task has several"
-
-
-def _name(points: pd.DataFrame, task: str) -> str:
-    metric = points.loc[points["task"] == task, "metric"].iloc[0]
-    return f"{task} ({metric})"
 
 
 def _key(points: pd.DataFrame, sizes: dict[str, float]) -> list[Line2D]:

@@ -6,7 +6,7 @@ import csv
 import json
 import shutil
 from dataclasses import replace
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -24,7 +24,7 @@ from study.counting.named_models import find
 from study.counting.parameters import parameters
 from study.evidence.downstream import TaskScores, between, downstream, noises_over_tasks, observed
 from study.evidence.evidence import Evidence, gather
-from study.evidence.ledgers import COUNTS, LEDGER_FLOPS, LEDGER_PARAMETERS, LOSS
+from study.evidence.ledgers import COUNTS, LEDGER_FLOPS, LEDGER_PARAMETERS, LOSS, LOSS_PER_BYTE
 from study.evidence.score_points import published_scores, score_points
 from study.evidence.score_trends import orders, p_value_of, rank_interval, trend
 from study.laws.catalogue import LAWS
@@ -607,6 +607,35 @@ def test_figures_show_points_laws_and_published_scores(evidence: Evidence) -> No
     for _, task in flops.groupby("task"):
         assert task["x"].nunique() == len(task), "side by side where FLOPs are near"
     np.testing.assert_allclose(flops["x"], flops["train_flops"], rtol=0.05)
+
+
+def test_scores_of_several_tokenisers_stand_at_bits_per_byte_without_a_law_of_losses_per_token(evidence: Evidence) -> None:
+    kinds = cycle(("bpe", "unigram"))
+    cells = [
+        replace(cell, per_byte=True, settings={**cell.settings, "data.tokenizer.kind": next(kinds)}) for cell in evidence.cells
+    ]
+    found = with_found(evidence, cells=tuple(cells))
+    data = score_against_loss.frame(found)
+    assert set(data["kind"]) == {"measured"}, "whose x would be a loss per token"
+    sst2 = data[data["task"] == "sst2"].set_index("cell")["x"]
+    assert sst2.to_dict() == pytest.approx({cell.name: cell.bits_per_masked_byte for cell in cells})
+    drawn = score_against_loss.draw(data)
+    assert LOSS_PER_BYTE in " ".join(title_of(drawn).split())
+    assert not title_of(drawn).startswith("Scores rise"), "which was tested over losses per token"
+    assert len(drawn.axes) == len(TASKS) + 1, "they compare"
+
+
+def test_scores_of_losses_that_do_not_compare_have_panels_of_their_own(evidence: Evidence) -> None:
+    texts = cycle(("one", "other"))
+    cells = tuple(replace(cell, validation=next(texts)) for cell in evidence.cells)
+    data = score_against_loss.frame(with_found(evidence, cells=cells))
+    assert set(data["kind"]) == {"measured"}
+    drawn = score_against_loss.draw(data)
+    assert len(drawn.axes) == 2 * (len(TASKS) + 1)
+    assert {panel.get_title().splitlines()[-1] for panel in drawn.axes} == {"validation set 1", "validation set 2"}
+    for _, rows in data.groupby("panel"):
+        assert len({cell.validation for cell in cells if cell.name in set(rows["cell"])}) == 1
+    assert not title_of(drawn).startswith("Scores rise")
 
 
 @pytest.mark.parametrize(
