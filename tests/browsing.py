@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +50,20 @@ def browser(*more: str) -> Iterator[Any]:
 
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
 
-UNREACHABLE = """
-const reached = "a[href], button, input, select, summary, [tabindex='0']";
-return [...document.querySelectorAll("body *")].filter(node => {
-    const { overflowX, overflowY } = getComputedStyle(node), scrolls = overflow => ["auto", "scroll"].includes(overflow);
-    const wide = scrolls(overflowX) && node.scrollWidth > node.clientWidth + 1;
-    const high = scrolls(overflowY) && node.scrollHeight > node.clientHeight + 1;
-    return (wide || high) && node.checkVisibility() && !node.matches(reached) && !node.querySelector(reached);
-}).map(node => node.outerHTML.slice(0, 200));
+AXE = """
+const done = arguments[arguments.length - 1], harmful = ["critical", "serious"];
+const told = (rule, node) => `${rule}: ${node.html.slice(0, 200)} at ${node.target}: ${node.failureSummary}`;
+axe.run(document, { resultTypes: ["violations"] }).then(({ violations }) => done(violations
+    .filter(one => harmful.includes(one.impact)).flatMap(one => one.nodes.map(node => told(one.id, node)))));
 """
-"""What scrolls, but not by the keyboard: the rule scrollable-region-focusable of axe-core."""
+
+
+def harmful(page: Any) -> list[str]:
+    """What axe-core finds critical or serious on a page as it is shown: names, contrasts, roles, what no key reaches."""
+    page.set_script_timeout(120)
+    page.execute_script((files("axe_playwright_python") / "axe.min.js").read_text())
+    return list(page.execute_async_script(AXE))
+
 
 WORDS = """
 const words = node => node.nodeType === 3 ? node.data : node.matches?.("style, script") ? "" :

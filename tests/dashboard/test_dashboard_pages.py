@@ -17,7 +17,7 @@ from study.counting.parameters import parameters
 from study.store.ownership import work_lock
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import ChosenRun, GoalLook, GoalPath, SweepFolder
-from tests.browsing import UNREACHABLE, WORDS, browser, needs_browser, served
+from tests.browsing import WORDS, browser, harmful, needs_browser, served
 from tests.dashboard.test_dashboard_answers import MALICE
 from tests.synthetic import SWEEP, add_run, depth_or_width, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_scores
@@ -33,15 +33,6 @@ EVIL = "<img src=x onerror=hit()>"
 READY = """
 return document.readyState === "complete" && !document.querySelector("[aria-busy]") && !!document.querySelector("main h1");
 """
-
-NAMELESS = """
-const named = "input, select, button, a, summary, [tabindex='0'], svg[role=img], figure img";
-return [...document.querySelectorAll(named)].filter(node => {
-    const label = node.labels?.[0]?.textContent ?? node.querySelector("img")?.alt ?? "";
-    return !(label + node.textContent + (node.getAttribute("aria-label") ?? "") + (node.alt ?? "")).trim();
-}).map(node => node.outerHTML.slice(0, 200));
-"""
-"""Controls, links and figures that a reader of the screen could not name."""
 
 CUT = """
 return [...document.querySelectorAll(".wide-words")].filter(node => node.getBoundingClientRect().right > innerWidth)
@@ -402,8 +393,9 @@ def test_every_page_can_be_read_on_a_phone_and_named_by_a_screen_reader(shown: S
             shown.open(**asked, theme=theme)
             width = shown.page.execute_script("return document.documentElement.scrollWidth")
             assert width <= 390, f"{asked} is {width} wide"
-            for wrong in (NAMELESS, CONTRASTS, UNREACHABLE, CUT):
+            for wrong in (CONTRASTS, CUT):
                 assert shown.page.execute_script(wrong) == [], asked
+            assert harmful(shown.page) == [], asked
             assert shown.count("h1:not(.answer h1)") == 1
             assert shown.page.save_screenshot(
                 str(tmp_path / f"{theme}-{asked.get('page', 'sweeps')}-{asked.get('tab', '')}.png")
@@ -412,6 +404,21 @@ def test_every_page_can_be_read_on_a_phone_and_named_by_a_screen_reader(shown: S
         assert ground == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 28)"}[theme]
     finally:
         shown.sized(1400, 1200)
+
+
+def test_nothing_on_a_wide_screen_keeps_a_reader_out(shown: Shown) -> None:
+    run, other, *_ = sorted(path.name for path in (shown.live.path.parents[2] / "made_up" / "runs").iterdir())
+    for asked in (
+        {},
+        *({"page": "sweep", "sweep": "made_up", "tab": tab} for tab in TABS),
+        {"page": "run", "sweep": "made_up", "run": run, "other": other},
+        {"page": "scaling", "sweeps": "made_up", "law": "chinchilla", "at": "N=2M, D=20M"},
+        {"page": "scaling", "sweeps": "made_up", "law": "chinchilla", "at": "nonsense"},
+        {"page": "knobs", "sweep": "made_up"},
+        {"page": "what-if", "sweep": "made_up"},
+    ):
+        shown.open(**asked)
+        assert harmful(shown.page) == [], asked
 
 
 def test_the_terminal_holds_the_address_and_nothing_else(shown: Shown) -> None:
