@@ -44,7 +44,7 @@ def _():
 @app.cell
 def _(Answer, Path, echo, gather, opened):
     evidence = opened(Path("results"), "depth_or_width", gather)
-    answer = Answer(evidence, ())
+    answer = Answer(evidence, {})
     verdict = answer.verdict
     echo(verdict.sentence)
     return answer, evidence, verdict

@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from study.base.quantities import compact, compact_flops, error_text
-from study.base.text import printable, visible
-from study.plotting.style import MANY, title_of
+from study.base.text import visible
+from study.plotting.style import MANY
 
 _WORDS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "line": ("", str),
@@ -102,17 +102,17 @@ def _words(row: Mapping[Hashable, Any]) -> str:
     return "\n".join(" ".join(filter(None, (_WORDS[name][0], words[name]))) for name in words)
 
 
-def inline_svg(figure: Figure, svg: str, name: str) -> str:
+def inline_svg(figure: Figure, svg: str, name: str, drawn: str) -> str:
     """Return a saved figure as an element of a page: its drawing, with ids that begin with `name`, and words at its points.
 
-    Colours become CSS variables, `--ink`, `--paper`, and `--rrggbb`.
+    `drawn` says what it draws to who does not see it. Colours become CSS variables, `--ink`, `--paper`, and `--rrggbb`.
     """
     drawing = svg[svg.index("<svg") :]
     for noise in _NOISE:
         drawing = re.sub(noise, "", drawing, flags=re.DOTALL)
     drawing = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", drawing)
     drawing = re.sub("#([0-9a-f]{6})", r"var(--\1)", drawing)
-    head = f'<svg role="img" aria-label="{html.escape(printable(title_of(figure)))}"'
+    head = f'<svg role="img" aria-label="{html.escape(drawn)}"'
     return f"{head}{drawing.removeprefix('<svg').rpartition('</svg>')[0]}{_spots(figure)}</svg>"
 
 

@@ -289,6 +289,11 @@ def title_above(figure: Figure, finding: str, note: str = "") -> None:
     figure.set_figheight(figure.get_figheight() + max(0.0, _extent(figure, title).height / figure.dpi - _TITLE_INCHES))
 
 
+def finding_of(figure: Figure) -> str:
+    """Return the finding above a figure, on one line."""
+    return " ".join(figure.get_suptitle().split())
+
+
 def title_of(figure: Figure) -> str:
     """Return the finding and the note above a figure."""
     notes = [artist.get_text() for artist in figure.artists if isinstance(artist, Annotation)]

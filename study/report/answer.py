@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from study.base.text import bullets, code, escape
 from study.evidence import comparisons
 from study.evidence.evidence import Evidence, gather, save_fits
 from study.plotting import what_doubling_adds
-from study.plotting.style import Format, StyleName, drawable, drawn_as, remove_figure, save_in
+from study.plotting.style import Format, StyleName, drawable, drawn_as, finding_of, remove_figure, save_in
 from study.report import answer_tables as tables
 from study.report.figures import FIGURES
 from study.report.findings import dominance_sentences, law_findings, law_sentence, loss_findings, parameter_findings, run_count
@@ -71,10 +71,13 @@ PER_BYTE = (
 
 @dataclass(frozen=True)
 class Answer:
-    """The ledger's answer to a sweep's question; `figures` names those with data, `records` are the ledger's if known."""
+    """The ledger's answer to a sweep's question; `records` are the ledger's if known.
+
+    `figures` are those with data, by name, with what each shows.
+    """
 
     evidence: Evidence
-    figures: tuple[str, ...]
+    figures: Mapping[str, str]
     records: Sequence[RunRecord] = ()
 
     @cached_property
@@ -130,7 +133,7 @@ class Answer:
                 if self.findings[name] and (name != "parameters" or self._counts)
             ),
             "What the evidence does not decide": bullets(self.findings["undecided"]),
-            "All figures": "\n\n".join(_figure(name) for name in self.figures if name != self._first_figure),
+            "All figures": "\n\n".join(self._figure(name) for name in self.figures if name != self._first_figure),
             "Differences at equal parameters": short_ids(evidence, tables.differences(evidence, of_shapes=True)),
             "Differences between variants": short_ids(evidence, tables.differences(evidence, of_shapes=False)),
             "Averages over conditions": short_ids(evidence, tables.averages(evidence)),
@@ -151,7 +154,7 @@ class Answer:
             f"> **Question.** {escape(evidence.sweep.question)}",
             f"**{escape(self.verdict.sentence)}**",
             f"**How sure:** {escape(self.verdict.certainty)}",
-            _figure(self._first_figure) if self._first_figure else "",
+            self._figure(self._first_figure) if self._first_figure else "",
             f"**What would change this:** {escape(self.verdict.change)}.",
             *self._in_view(),
             *(_fold(title, text) for title, text in folds.items() if text),
@@ -162,6 +165,10 @@ class Answer:
     @property
     def _first_figure(self) -> str | None:
         return next((name for name in (*self.verdict.figures, *self.figures) if name in self.figures), None)
+
+    def _figure(self, name: str) -> str:
+        """Return a figure whose words say what is drawn, with what it shows as its caption."""
+        return f"![{FIGURES[name][1]}](figures/{name}.svg)\n\n*{escape(self.figures[name])}*"
 
     @property
     def _measure(self) -> tuple[str, ...]:
@@ -207,7 +214,7 @@ def report(
     save_fits(evidence)
     with drawn_as(style):
         drawn = {name: figure for name in FIGURES if (figure := _drawn(evidence, name, formats)) is not None}
-    answer = Answer(evidence, tuple(drawn), records)
+    answer = Answer(evidence, {name: finding_of(figure) for name, figure in drawn.items()}, records)
     write_atomically(folder.answer_file, answer.to_markdown().encode())
     if page is not None:
         write_page(evidence, answer.to_markdown(), drawn, page)
@@ -224,11 +231,6 @@ def _drawn(evidence: Evidence, name: str, formats: Sequence[Format]) -> Figure |
     figure = module.draw(data)
     save_in(figure, evidence.folder.figures, name, formats, data)
     return figure
-
-
-def _figure(name: str) -> str:
-    _, caption = FIGURES[name]
-    return f"![{caption}](figures/{name}.svg)\n\n*{caption}*"
 
 
 def _fold(title: str, text: str) -> str:

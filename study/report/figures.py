@@ -1,4 +1,4 @@
-"""The figures of an answer, in order, with captions."""
+"""The figures of an answer, in order, and what each draws."""
 
 from __future__ import annotations
 
@@ -76,4 +76,4 @@ FIGURES: dict[str, tuple[ModuleType | LawFigure | LossBySize, str]] = {
     ),
     "score_against_flops": (score_against_flops, "Downstream score against FLOPs of pre-training"),
 }
-"""The figures of an answer in order: the object with `frame(evidence)` and `draw(data)`, and the caption."""
+"""The figures of an answer in order: the object with `frame(evidence)` and `draw(data)`, and what it draws."""

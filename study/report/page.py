@@ -21,7 +21,7 @@ from study.base.durable_files import own_content, write_atomically
 from study.base.quantities import plural
 from study.base.text import file_name, printable, visible
 from study.plotting.hover import inline_svg
-from study.plotting.style import title_of
+from study.report.figures import FIGURES
 from study.report.markdown_html import html_of
 from study.store.sweep_folder import SweepFolder
 
@@ -65,8 +65,9 @@ def write_page(evidence: Evidence, answer: str, figures: Mapping[str, Figure], f
     drawn: dict[str, str] = {}
     for name, figure in figures.items():
         source = (folder.figures / f"{name}.svg").read_text()
-        named = f'role="region" aria-label="{_text(title_of(figure))}"'
-        element = f'<span class="figure" tabindex="0" {named}>{inline_svg(figure, source, name)}</span>'
+        _, what = FIGURES[name]
+        named = f'role="region" aria-label="{_text(what)}"'
+        element = f'<span class="figure" tabindex="0" {named}>{inline_svg(figure, source, name, what)}</span>'
         room -= len(element.encode())
         drawn[f"figures/{name}.svg"] = element if room > 0 else f"Left out to keep this page small: figures/{name}.svg"
     page = _framed(evidence.sweep.question, f"<main>{_body(answer, drawn.get)}{_reproduction(evidence)}</main>")

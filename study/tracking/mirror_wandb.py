@@ -312,7 +312,7 @@ class WandbAnswer(_Opened):
 def in_view(answer: str) -> str:
     """Return the part of an answer above its folds, without figures and their captions, as W&B shows notes."""
     above = answer.partition("\n<details")[0]
-    return re.sub(r"!\[[^\]]*\]\([^)]*\)\n+(?:\*[^*\n]+\*\n+)?", "", above)[:MOST_OF_NOTES].strip()
+    return re.sub(r"!\[[^\]]*\]\([^)]*\)\n+(?:\*(?:\\.|[^*\n])+\*\n+)?", "", above)[:MOST_OF_NOTES].strip()
 
 
 def shortened(name: str) -> str:

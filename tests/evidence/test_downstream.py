@@ -848,7 +848,7 @@ def test_the_title_says_what_the_bars_of_scores_are_over(evidence: Evidence) -> 
 
 @pytest.mark.slow
 def test_an_answer_of_a_sweep_with_scores_tells_them(evidence: Evidence) -> None:
-    text = Answer(evidence, ()).to_markdown()
+    text = Answer(evidence, {}).to_markdown()
     for fold in ("Scores against the loss", "Laws from loss to score", "Downstream scores"):
         assert f"<summary>{fold}</summary>" in text
     assert "scores follow the loss, monotone" in text
@@ -860,7 +860,7 @@ def test_a_report_of_a_sweep_with_scores_tells_and_draws_them(scored: SweepFolde
     monkeypatch.setattr("study.report.answer.FIGURES", drawn)
     scored.scores_file.unlink()
     answer = report(scored)
-    assert answer.figures == (
+    assert tuple(answer.figures) == (
         "parameters_loss_score",
         "score_against_loss",
         "score_against_parameters",

@@ -92,7 +92,7 @@ def test_the_verdict_counts_own_flops_and_then_all(starts: SweepFolder) -> None:
     assert own.startswith("An encoder continued and distilled from a teacher's predictions alone for 1M tokens is 0.4")
     assert own.endswith(" below one trained from scratch for 1M tokens (for no more FLOPs)")
     assert spent.endswith(" above one trained from scratch for 4M tokens (for no more FLOPs than with the runs that it needs).")
-    answer = Answer(found(starts), ()).to_markdown()
+    answer = Answer(found(starts), {}).to_markdown()
     assert "What starts and teachers buy" in answer
     assert "| spent\\_flops |" in answer
 

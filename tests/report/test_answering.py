@@ -18,6 +18,7 @@ from study.base.text import escape
 from study.evidence.evidence import gather, save_fits
 from study.laws.estimation import Settings
 from study.report.answer import Answer, report
+from study.report.figures import FIGURES
 from study.report.findings import loss_findings
 from study.report.open_questions import undecided
 from study.store.records import State, cell_of
@@ -39,7 +40,10 @@ def checked(folder: SweepFolder, include_unbracketed: bool = False) -> Answer:
     assert "nan" not in answer.to_markdown().lower().replace("nano", "").replace("became nan", "")
     for name in answer.figures:
         assert (folder.figures / f"{name}.svg").stat().st_size > 1000
-        assert f"figures/{name}.svg" in answer.to_markdown()
+        (what, caption) = re.findall(rf"!\[(.*)\]\(figures/{name}\.svg\)\n\n\*(.*)\*\n", answer.to_markdown())[0]
+        assert what == FIGURES[name][1]
+        assert caption == escape(answer.figures[name]) != what, "what it shows, not what it draws"
+        assert answer.figures[name].split()[0] in (folder.figures / f"{name}.svg").read_text()
     assert "doubling depth +85.1M" in " ".join(answer.findings["parameters"])
     return answer
 
@@ -47,7 +51,7 @@ def checked(folder: SweepFolder, include_unbracketed: bool = False) -> Answer:
 def undrawn(folder: SweepFolder) -> Answer:
     """The answer of a sweep without its figures, which take most of a report's time."""
     folder.write_ledger()
-    return Answer(gather(folder), ())
+    return Answer(gather(folder), {})
 
 
 def test_decided(tmp_path: Path) -> None:
@@ -243,7 +247,7 @@ def test_shapes_of_which_one_reads_no_order_have_no_verdict_and_it_is_said_what_
 def test_a_verdict_on_runs_whose_word_order_was_not_measured_is_told_under_that_condition(tmp_path: Path) -> None:
     folder = with_gains(tmp_path / "s", {1: None, 2: None})
     folder.write_ledger()
-    answer = Answer(gather(folder, include_unbracketed=True), ())
+    answer = Answer(gather(folder, include_unbracketed=True), {})
     assert answer.verdict.certainty.startswith("It holds if these encoders read word order (not measured). ")
     assert answer.findings["loss"][0].startswith("If these encoders read word order, which was not measured: width lowers ")
     assert any(line.startswith("Whether 2 of 2 cells read word order") for line in answer.findings["undecided"])
@@ -283,7 +287,7 @@ def test_single_seed_gives_no_verdict(tmp_path: Path) -> None:
 def test_empty_sweep(tmp_path: Path) -> None:
     answer = checked(sweep_folder(tmp_path / "s"))
     assert "no run was started" in answer.headline
-    assert answer.figures == ("what_doubling_adds",)
+    assert [*answer.figures] == ["what_doubling_adds"]
 
 
 @pytest.mark.slow

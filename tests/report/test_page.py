@@ -75,7 +75,7 @@ class _Elements(HTMLParser):
 
 
 def test_the_page_holds_the_answer_its_exclusions_and_how_to_reproduce_it(folder: SweepFolder, text: str) -> None:
-    answer, words = Answer(gather(folder), ()), _Elements(text).words
+    answer, words = Answer(gather(folder), {}), _Elements(text).words
     assert words.index("Depth or width") < words.index(answer.headline) < words.index("How sure")
     assert "1 run stays in the ledger" in words
     assert "the loss became NaN" in words

@@ -82,7 +82,7 @@ def test_a_question_about_scores_is_answered_with_scores(tmp_path: Path) -> None
             add_run(folder, run_config(1, width, seed=seed))
     folder.write_ledger()
     add_scores(folder, {name: TASKS[name] for name in ("sst2", "cola")})
-    answer = Answer(evidence_of(folder), ("loss_curves", "score_against_loss"))
+    answer = Answer(evidence_of(folder), {"loss_curves": "", "score_against_loss": ""})
     assert answer.headline.startswith("Scores ")
     assert re.search(r" a rank correlation of \S+ \(.*\) with the falling loss on average\.$", answer.headline)
     assert "encoders, adjusted by Holm over 2 tasks" in answer.verdict.certainty
@@ -123,7 +123,7 @@ def test_a_question_about_the_scores_of_variants_is_answered_with_the_best(
             add_run(folder, in_setting(run_config(1, 64, seed=seed), masking=TrainingMasking(rate=rate)), Law(best_rate=best))
     folder.write_ledger()
     add_scores(folder, {name: TASKS[name] for name in ("sst2", "cola")})
-    answer = Answer(evidence_of(folder, include_unbracketed=True), ("score_against_loss", "score_against_flops"))
+    answer = Answer(evidence_of(folder, include_unbracketed=True), {"score_against_loss": "", "score_against_flops": ""})
     assert re.fullmatch(rf"Averaged over 2 tasks \(0 chance, 1 perfect\), {headline}", answer.headline), answer.headline
     assert "](figures/score_against_flops.svg)" in answer.to_markdown().partition("What would change")[0]
 
@@ -206,7 +206,7 @@ def test_counts_stand_only_where_the_question_asks_about_parameters(tmp_path: Pa
         add_run(folder, run_config(1, 64))
         evidence = evidence_of(folder)
         assert asks_about(evidence, "parameter") == asked
-        assert ("doubling depth +85.1M" in Answer(evidence, ()).to_markdown()) == asked
+        assert ("doubling depth +85.1M" in Answer(evidence, {}).to_markdown()) == asked
 
 
 def test_the_conventions_explain_every_status_of_a_rate() -> None:
@@ -217,7 +217,7 @@ def test_the_conventions_explain_every_status_of_a_rate() -> None:
 def test_folds_open_in_the_dashboard_with_their_tables(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
     add_run(folder, run_config(1, 64))
-    text = Answer(evidence_of(folder), ()).to_markdown()
+    text = Answer(evidence_of(folder), {}).to_markdown()
     shown = scrolling_tables(text).text
     assert shown.count("<details") == text.count("<details markdown") > 2
     assert "<summary>Cells</summary>" in shown
@@ -304,7 +304,7 @@ def test_what_the_question_does_not_name_is_found_besides(tmp_path: Path) -> Non
     law = Losses(nats=lambda config: 5 + 0.3 * (config.architecture.norm == "pre") + 0.5 * (config.recipe.optimizer == "adamw"))
     for norm, optimizer, seed in product(("post", "pre"), ("adamw", "muon"), range(3)):
         add_run(folder, in_setting(run_config(1, 64, seed=seed, optimizer=optimizer), norm=norm), law)
-    answer = Answer(evidence_of(folder, include_unbracketed=True), ())
+    answer = Answer(evidence_of(folder, include_unbracketed=True), {})
     assert re.match(r"At equal shape, the loss with Muon is 0\.5\d\d nats \(.*\) below that with AdamW", answer.headline)
     (besides,) = answer.verdict.also
     assert re.match(r"At equal shape, the loss with post-norm is 0\.\d+ nats .* below that with pre-norm", besides)

@@ -175,7 +175,7 @@ def test_scores_are_in_the_summary_of_each_run_and_follow_the_table(folder: Swee
 def answered(folder: SweepFolder) -> None:
     """Let a sweep have an answer, with a figure as an image."""
     folder.sweep_file.write_text(yaml.safe_dump(sweep_values(Path("text.txt"), question="Does depth help?")))
-    text = "**Depth helps.**\n\n![How it falls](figures/law_fit.svg)\n\n*How it falls*\n\n**Runs:** 2.\n\n<details>\nmore\n"
+    text = "**Depth helps.**\n\n![How it falls](figures/law_fit.svg)\n\n*It \\* falls*\n\n**Runs:** 2.\n\n<details>\nmore\n"
     folder.answer_file.write_text(text)
     folder.figures.mkdir()
     Image.new("RGB", (8, 4)).save(folder.figures / "law_fit.png")
