@@ -21,6 +21,7 @@ from study.benching.cases import (
     cases_of_shapes,
     read_shapes,
 )
+from study.benching.dashboard_opening import measure_dashboard
 from study.benching.fine_tuning_speed import measure_fine_tuning
 from study.benching.gpu_sharing import measure_sharing
 from study.benching.overheads import measure_coordinating, measure_overhead, measure_starting, measure_tokenising
@@ -31,7 +32,7 @@ from study.counting.memory import Device, Precision
 from study.training.execution import resolve_precision
 
 BY_DEVICE: dict[Device, tuple[str, ...]] = {
-    "cpu": ("train", "finetune", "overhead", "start", "coordination", "data", "laws", "time-to-loss"),
+    "cpu": ("train", "finetune", "overhead", "start", "coordination", "data", "laws", "dashboard", "time-to-loss"),
     "cuda": ("train", "sharing", "time-to-loss"),
 }
 """The default sections."""
@@ -122,6 +123,7 @@ def run(
         "start": measure_starting,
         "coordination": measure_coordinating,
         "data": measure_tokenising,
+        "dashboard": measure_dashboard,
         "time-to-loss": lambda report: _race(raced, options, report),
         **others,
     }

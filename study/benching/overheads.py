@@ -180,12 +180,16 @@ class InstantExecutor:
         """Stop ending runs."""
         self._stopped.set()
 
+    def end(self, job: RunJob) -> None:
+        """File the record of a run."""
+        job.folder.file_record(simulated_record(job.config, job.key))
+
     def _end_runs(self) -> None:
         quiet_since = time.monotonic()
         while not self._stopped.is_set():
             if self._running and (not self.free or time.monotonic() - quiet_since > LINGER_SECONDS):
                 future, job = self._running.popleft()
-                job.folder.file_record(simulated_record(job.config, job.key))
+                self.end(job)
                 future.set_result(0)
                 if not self.free:
                     quiet_since = time.monotonic()
@@ -244,12 +248,17 @@ def simulated_record(config: RunConfig, run_id: str) -> RunRecord:
     )
 
 
+def coordinator_of(folder: SweepFolder, values: dict[str, Any]) -> Coordinator[RunJob, RunRecord]:
+    """Return a coordinator of a simulated sweep, as a launch makes it."""
+    spec = CellSweep.parse(values)
+    return Coordinator(folder, RunProposer(Plan(spec), values, folder, {spec.data.tokenizer.variant: DATA}))
+
+
 def simulate(folder: SweepFolder, runs: int, slots: int) -> Costs:
     """Coordinate a sweep with a launch's display, restart its coordinator, and pack it."""
     values = simulated_values(runs)
     began = time.perf_counter()
-    spec = CellSweep.parse(values)
-    coordinator = Coordinator(folder, RunProposer(Plan(spec), values, folder, {spec.data.tokenizer.variant: DATA}))
+    coordinator = coordinator_of(folder, values)
     planned, cpu = time.perf_counter(), time.process_time()
     display = Display(Console(quiet=True), coordinator.proposer)
     executor = InstantExecutor(slots)
@@ -257,7 +266,7 @@ def simulate(folder: SweepFolder, runs: int, slots: int) -> Costs:
         coordinator.run(executor, display.refresh)
     executor.kill()
     ended, cpu, cpu_again = time.perf_counter(), time.process_time() - cpu, time.process_time()
-    again = Coordinator(folder, RunProposer(Plan(spec), values, folder, {spec.data.tokenizer.variant: DATA}))
+    again = coordinator_of(folder, values)
     wanted = again.proposer.wanted((), slots)
     restarted, cpu_again = time.perf_counter(), time.process_time() - cpu_again
     done = len(coordinator.progress.ended)

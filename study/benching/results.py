@@ -110,6 +110,7 @@ TITLES = {
     "coordination": "Coordinating",
     "data": "Data",
     "laws": "Laws",
+    "dashboard": "Opening the dashboard",
     "time-to-loss": "Time to the loss of transformers' run_mlm",
 }
 """The sections in the order of measurement and display."""
@@ -134,6 +135,9 @@ LEGENDS = {
     "Another division of the work is named if it is faster by 2%.",
     "coordination": "A sweep of runs that end at once, with real folders and records and the display of a launch, and a restart"
     " with all of its records, in one process.",
+    "dashboard": "`study dashboard` of a folder with one packed sweep, in a headless Chromium on the same machine; medians "
+    "over servers that have read nothing yet. The first text and the table count from the opening of their pages, the sort up "
+    "to the frame after it.",
     "time-to-loss": "Theirs: BertConfig of the shape, Trainer with its defaults, the collator of run_mlm, the best of three "
     "learning rates, one schedule over the tokens. Ours: budgets that grow by a factor of 1.41, each with its own schedule and "
     "at the best of three learning rates, up to the first that ends at their loss. Text, tokeniser, batch, dtype, dropout, "
