@@ -474,7 +474,7 @@ def test_an_earlier_fit_is_drawn_with_its_options(table: Path, tmp_path: Path, s
     assert again.to_dict()["estimates"] == json.loads(told)["estimates"]
     status, files, _ = study("plot", table, "--as", tmp_path / "fit.json", "--into", tmp_path / "figures", "--at", AT)
     assert status == 0
-    assert "at 70B parameters" in (tmp_path / "figures" / "law_fit.svg").read_text()
+    assert "Forecast at the target: loss " in (tmp_path / "figures" / "law_fit.svg").read_text()
     assert f"{tmp_path}/figures/law_fit.svg" in files.split()
 
 
