@@ -19,12 +19,12 @@ _STATES = {"open": "Not yet met", "met": "Met", "spent": "Not met for what could
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a look with an interval, then one a run, in order; empty without a goal or any look with one.
+    """One row a look with an interval, then one a run, in order; empty without a goal.
 
     `order` counts runs in the order of their end, so that a look at 12 runs has order 12.
     """
     path = evidence.goal
-    if path is None or all(look.half_width is None for look in path.looks):
+    if path is None:
         return pd.DataFrame()
     looks: list[dict[str, Any]] = [
         {"kind": "look", "order": look.runs, "spent_flops": look.spent_flops, "half": look.half_width}
@@ -55,16 +55,21 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """Return the interval on the left, with the goal.
+    """Draw the interval on the left, with the goal, and on the right the runs, darkest first.
 
-    The runs on the right, darkest first, with a star where the loss is wanted.
+    A star marks where the loss is wanted. Without any interval, as if too few runs read word order, the left panel says so.
     """
     first = data.iloc[0]
     with theme():
         side_by_side = style().columns > 1
         figure = wide_figure(3.4 if side_by_side else 6.2)
         left, right = figure.subplots(*((1, 2) if side_by_side else (2, 1)))
-        _draw_looks(left, data[data["kind"] == "look"])
+        looks = data[data["kind"] == "look"]
+        if looks.empty:
+            left.set_axis_off()
+            left.text(0.5, 0.5, "No look at the runs gave an interval", ha="center", va="center", transform=left.transAxes)
+        else:
+            _draw_looks(left, looks)
         _draw_runs(right, data[data["kind"] != "look"])
         spent = data.loc[data["kind"] != "look", "spent_flops"].sum()
         runs = plural(int((data["kind"] != "look").sum()), "run")

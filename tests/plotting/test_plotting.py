@@ -842,6 +842,34 @@ def test_the_path_to_a_goal_shows_its_looks_runs_and_target(style: StyleName) ->
     assert path_to_goal.frame(Mock(goal=None)).empty
 
 
+def test_the_path_to_a_goal_shows_its_runs_though_no_look_gave_an_interval() -> None:
+    runs = (
+        ChosenRun(
+            run_id=f"{number:016x}",
+            shape="L1-H32-A2-F128",
+            parameters_non_embedding=12_000,
+            tokens=tokens,
+            seed=0,
+            spent_flops=1e11,
+            used=True,
+        )
+        for number, tokens in enumerate((100_000, 200_000))
+    )
+    path = GoalPath(
+        of="the forecast, relative",
+        wanted=0.02,
+        spend_flops=2e11,
+        state="spent",
+        sentence="The compute is spent",
+        looks=(GoalLook(runs=2, spent_flops=2e11),),
+        runs=(*runs,),
+    )
+    left, right = path_to_goal.draw(path_to_goal.frame(Mock(goal=path))).axes
+    assert [text.get_text() for text in left.texts] == ["No look at the runs gave an interval"]
+    assert not left.lines
+    assert len(right.collections[0].get_offsets()) == 2
+
+
 def test_seeds_are_a_band_around_their_mean(evidence: Evidence) -> None:
     data = loss_curves.frame(evidence)
     runs = data[(data["kind"] == "val") & (data["line"] == data["line"].iloc[0]) & (data["panel"] == data["panel"].iloc[0])]
