@@ -40,7 +40,7 @@ def held(files: LockFiles) -> Iterator[None]:
         holder = files.holder() or {}
         who = f"process {holder.get('pid', '?')} on {holder.get('hostname', '?')} since {holder.get('since', '?')}"
         remedy = f"wait for it, or stop it: study stop {pasted(folder)}"
-        if isinstance(lock, SoftFileLock):
+        if is_locked(files.lock_file) is None:
             remedy += f"; if it has died, remove {files.lock_file}"
         raise InputError.at(str(folder), f"is being {files.what} by {who}; {remedy}") from None
     except OSError as error:
