@@ -142,6 +142,7 @@ class Fit:
         """Return the fit as JSON values, rounded to meaningful digits; infinite or missing values are None."""
         noise = float(np.sqrt(np.mean(self.residuals**2)))
         errors = np.sqrt(np.diag(self.covariance))
+        errors = np.where(errors <= LEAST * np.abs(self.theta), 0.0, errors)  # of one cluster they are rounding
         widths = {name: high - low for name, (low, high) in self.intervals.items()}
         far = np.argsort(-np.abs(np.round(self.residuals, _DECIMALS)), kind="stable")[:5]
         used = (*self.law.variables, self.law.predicts)
@@ -164,7 +165,7 @@ class Fit:
             "estimates": {name: _finite(value, widths.get(name, 0.0)) for name, value in self.estimates.items()},
             "intervals": {name: [_finite(end, widths[name]) for end in ends] for name, ends in self.intervals.items()},
             "covariance": [
-                [_finite(value, one * other) for value, other in zip(row, errors, strict=True)]
+                [_finite(value, one * other) if one * other else 0.0 for value, other in zip(row, errors, strict=True)]
                 for row, one in zip(self.covariance, errors, strict=True)
             ],
             "condition_number": _finite(self.condition_number),

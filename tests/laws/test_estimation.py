@@ -230,6 +230,19 @@ def test_the_rows_farthest_off_are_told_the_farthest_first() -> None:
     assert told["root_mean_square"] == pytest.approx(((0.3**2 + 0.2**2) / 12) ** 0.5, rel=0.05)
 
 
+def test_the_covariance_of_one_cluster_which_is_rounding_is_saved_as_zero() -> None:
+    """The gradients of all rows sum to zero at the estimate, in other last digits on other processors."""
+    points = observed(LAWS["power"], rows=12)
+    off = np.exp(np.random.default_rng(0).normal(0, 0.02, 12))
+    alone = fit(
+        LAWS["power"], replace(points, response=points.response * off, clusters=np.zeros(12, int)), Settings(bootstrap=0)
+    )
+    assert np.abs(alone.covariance).max() > 0
+    assert not np.any(alone.to_dict()["covariance"])
+    apart = fit(LAWS["power"], points, Settings(bootstrap=0))
+    assert np.all(apart.to_dict()["covariance"])
+
+
 def test_too_few_points_and_single_sizes_are_refused_at_once() -> None:
     points = Observations.of({"parameters": np.full(4, 1e6), "tokens": np.geomspace(1e8, 1e9, 4)}, np.full(4, 3.0))
     with pytest.raises(InputError) as refused:
