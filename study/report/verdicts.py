@@ -673,8 +673,11 @@ def _tasks(names: Sequence[str], of: int) -> str:
 
 
 def _sentence(evidence: Evidence, clauses: Sequence[str]) -> str:
-    """Clauses as one sentence that explains its intervals once and has knobs in plain words."""
-    text, interval, rest = ", and ".join(clauses).partition("95% interval ")
+    """Clauses as one sentence that explains its intervals once, says once at equal what, and has knobs in plain words."""
+    first, *others = clauses
+    held_equal = first[: first.find(", ") + 2] if first.startswith("at equal ") else ""
+    text = ", and ".join([first, *(clause.removeprefix(held_equal) for clause in others)])
+    text, interval, rest = text.partition("95% interval ")
     text = text + interval + rest.replace("95% interval ", "")
     text = short_ids(evidence, in_plain_words(text, [cell.settings for cell in evidence.cells]))
     return printable(f"{text[0].upper()}{text[1:]}.")
