@@ -867,7 +867,7 @@ def test_the_path_to_a_goal_shows_its_runs_though_no_look_gave_an_interval() -> 
     left, right = path_to_goal.draw(path_to_goal.frame(Mock(goal=path))).axes
     assert [text.get_text() for text in left.texts] == ["No look at the runs gave an interval"]
     assert not left.lines
-    assert len(right.collections[0].get_offsets()) == 2
+    assert np.shape(right.collections[0].get_offsets()) == (2, 2)
 
 
 def test_seeds_are_a_band_around_their_mean(evidence: Evidence) -> None:
