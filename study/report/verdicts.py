@@ -676,7 +676,11 @@ def _sentence(evidence: Evidence, clauses: Sequence[str]) -> str:
     """Clauses as one sentence that explains its intervals once, says once at equal what, and has knobs in plain words."""
     first, *others = clauses
     held_equal = first[: first.find(", ") + 2] if first.startswith("at equal ") else ""
-    text = ", and ".join([first, *(clause.removeprefix(held_equal) for clause in others)])
+    if held_equal and len(others) > 1:
+        others = [re.sub(rf"^{held_equal}the loss with (.+?) is (?=\d)", r"with \1 ", clause) for clause in others]
+        others = [re.sub(r" on average over \d+ conditions", "", clause) for clause in others]
+        first = re.sub(r"(?<= on average) over \d+ conditions", "", first)  # their numbers stand among the findings
+    text = ", and ".join(filter(None, (", ".join([first, *others[:-1]]), *others[-1:])))
     text, interval, rest = text.partition("95% interval ")
     text = text + interval + rest.replace("95% interval ", "")
     text = short_ids(evidence, in_plain_words(text, [cell.settings for cell in evidence.cells]))
