@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from study.benching.bench_tables import Row
 
 from study.benching import dashboard_opening
 from study.benching.dashboard_opening import ROWS, Opening, measure_dashboard, packed_sweep, rows_of
+from study.benching.results import Row
 from study.store.sweep_folder import SweepFolder
 from tests.browsing import needs_browser
 
