@@ -351,6 +351,7 @@ ANSWERED = {
     "preset": r"3\.701 nats \(.*\) for L1-H128-A4-F512 and 3\.993 nats \(.*\) for L4-H64-A2-F256",
     "preset_parts": r"distance bias learned is 0\.522 nats .*with Muon 0\.299 .*30% masks 0\.288 .*rotary positions 0\.461",
     "projection_start": r"a projection that starts at unit scale is 0\.121 nats .*below that with BERT's initialisation",
+    "query_key_norm": r"no difference in 6 pairs is significant: .* query key norm .* is -0\.0085 nats",
     "rate_transfer": r"by a factor of 1\.9 under CompleteP, .* and by a factor of 6\.2 under the standard parametrization",
     "rate_transfer_muon": r"by a factor of 1\.1 under CompleteP, .* and by a factor of 2\.5 under the standard parametrization",
     "repeated_text": r"2 passes .* no significant loss .* 8 passes cost 0\.107 nats .*L2-H48.* and 0\.209 nats .* for L2-H96",
