@@ -344,7 +344,7 @@ def test_an_extended_run_equals_one_trained_alone(tmp_path: Path) -> None:
     fingerprint = data_fingerprint(sweep(corpus, **WSD).data)
 
     class BothBudgets:
-        def kin(self, _: RunConfig) -> list[RunConfig]:
+        def of_one_trunk(self, _: RunConfig) -> list[RunConfig]:
             return [short, long]
 
     found = {}
