@@ -317,7 +317,7 @@ def dashboard(folder: Path, port: int, opens: bool) -> None:
     try:
         from study.dashboard.serving import serve
     except ModuleNotFoundError as error:
-        raise InputError.at("study dashboard", f"needs {error.name}; pip install 'scaling-study[dashboard]'") from None
+        raise InputError.at("study dashboard", f"needs {error.name}; pip install markdown-it-py starlette uvicorn") from None
     serve(folder, port, *([open_page] if opens else []), on_other_text=_on_other_text)
 
 
