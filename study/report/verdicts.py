@@ -301,11 +301,22 @@ def _over_pairs(
 ) -> Verdict:
     first = ["paired_differences", "loss_by_depth"]
     figures = (*(first if len(compared) <= MOST_PAIRS else first[::-1]), "loss_by_shape", "loss_against_parameters")
-    sentence, also = _sentence(evidence, clauses), tuple(_sentence(evidence, [clause]) for clause in others)
+    sentence = _sentence(evidence, [_enumerated(clauses)] if len(clauses) > MOST_KINDS else clauses)
+    also = tuple(_sentence(evidence, [clause]) for clause in others)
     if not compared:
         certainty = "Losses of encoders that read no word order say nothing of their blocks, so nothing is tested."
         return Verdict(sentence, certainty, READING_REMEDIES, figures, also=also)
     return Verdict(sentence, _certainty(compared), _change(evidence, compared), figures, also=also)
+
+
+def _enumerated(clauses: Sequence[str]) -> str:
+    """Many clauses as one that says once at equal what; over how many conditions each is a mean stands among the findings."""
+    first, *others = (re.sub(r"( on average) over \d+ conditions", r"\1", clause) for clause in clauses)
+    held_equal = first[: first.find(", ") + 2] if first.startswith("at equal ") else ""
+    if held_equal:
+        others = [re.sub(rf"^{held_equal}the loss with (.+?) is (?=\d)", r"with \1 ", clause) for clause in others]
+        others = [clause.replace(" on average", "") for clause in others]
+    return f"{', '.join([first, *others[:-1]])}, and {others[-1]}"
 
 
 def _asked_and_others(evidence: Evidence) -> tuple[list[str], list[str]]:
@@ -673,15 +684,8 @@ def _tasks(names: Sequence[str], of: int) -> str:
 
 
 def _sentence(evidence: Evidence, clauses: Sequence[str]) -> str:
-    """Clauses as one sentence that explains its intervals once, says once at equal what, and has knobs in plain words."""
-    first, *others = clauses
-    held_equal = first[: first.find(", ") + 2] if first.startswith("at equal ") else ""
-    if held_equal and len(others) > 1:
-        others = [re.sub(rf"^{held_equal}the loss with (.+?) is (?=\d)", r"with \1 ", clause) for clause in others]
-        others = [re.sub(r" on average over \d+ conditions", "", clause) for clause in others]
-        first = re.sub(r"(?<= on average) over \d+ conditions", "", first)  # their numbers stand among the findings
-    text = ", and ".join(filter(None, (", ".join([first, *others[:-1]]), *others[-1:])))
-    text, interval, rest = text.partition("95% interval ")
+    """Clauses as one sentence that explains its intervals once and has knobs in plain words."""
+    text, interval, rest = ", and ".join(clauses).partition("95% interval ")
     text = text + interval + rest.replace("95% interval ", "")
     text = short_ids(evidence, in_plain_words(text, [cell.settings for cell in evidence.cells]))
     return printable(f"{text[0].upper()}{text[1:]}.")
