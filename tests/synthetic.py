@@ -14,7 +14,7 @@ import yaml
 from study.config.run_config import RunConfig
 from study.evidence.evidence import Evidence
 from study.store.records import Environment, RunRecord, State, counts_of
-from study.store.sweep_folder import SweepFolder
+from study.store.sweep_folder import GoalLook, GoalPath, SweepFolder
 
 UNIGRAM = 5.67
 SEQUENCES = 200
@@ -166,6 +166,22 @@ def depth_or_width(
             for seed in range(1, seeds):
                 add_run(folder, run_config(depth, width, best, seed, tokens), law)
     return folder
+
+
+def goal_path(**changes: Any) -> GoalPath:
+    """A goal that forecasts a loss of 3 nats, spent after one look, but for these fields."""
+    usual = {
+        "of": "the forecast, relative",
+        "wanted": 0.02,
+        "spend_flops": 1e10,
+        "state": "spent",
+        "sentence": "It is spent",
+        "looks": (GoalLook(runs=15, spent_flops=1e9, half_width=0.04),),
+        "target_parameters": 4e6,
+        "target_tokens": 4e7,
+        "forecast_nats": 3.0,
+    }
+    return GoalPath(**usual | changes)
 
 
 def with_found(evidence: Evidence, **found: Any) -> Evidence:

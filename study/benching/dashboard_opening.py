@@ -98,7 +98,7 @@ def _address_of(results: Path) -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
         try:
             assert server.stdout is not None
-            yield next(found[0] for line in server.stdout if (found := re.search(r"http://\S+", line)))
+            yield next(match[0] for line in server.stdout if (match := re.search(r"http://\S+", line)))
         finally:
             server.terminate()
 
@@ -127,15 +127,15 @@ def open_dashboard(results: Path, sweep: str, page: Any) -> Opening:
     page.get("about:blank")
     started = perf_counter()
     with _address_of(results) as address:
-        told = perf_counter()
+        served = perf_counter()
         page.get(address)
-        text = _seconds_until(lambda: page.execute_script(_TEXT), told)
-        _seconds_until(lambda: page.execute_script(_DRAWN), told)
+        text = _seconds_until(lambda: page.execute_script(_TEXT), served)
+        _seconds_until(lambda: page.execute_script(_DRAWN), served)
         page.get("about:blank")
         asked = perf_counter()
         page.get(f"{address.split('?')[0]}?page=sweep&sweep={sweep}&tab=runs")
         runs = _seconds_until(lambda: page.execute_script(f"{_TEXT} && (() => {{ {_DRAWN} }})()"), asked)
-        return Opening(told - started, text, runs, float(page.execute_async_script(_SORTED)))
+        return Opening(served - started, text, runs, float(page.execute_async_script(_SORTED)))
 
 
 def _seconds_until(condition: Callable[[], bool], began: float) -> float:

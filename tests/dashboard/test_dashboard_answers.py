@@ -37,7 +37,7 @@ from study.store.locks import held
 from study.store.ownership import work_lock
 from study.store.packing import pack
 from study.store.sweep_folder import ChosenRun, GoalLook, GoalPath, SweepFolder
-from tests.synthetic import SWEEP, add_run, depth_or_width, environment, run_config, sweep_folder
+from tests.synthetic import SWEEP, add_run, depth_or_width, environment, goal_path, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_scores
 from tests.waiting import until
 
@@ -308,19 +308,8 @@ def test_a_law_leads_to_the_target_that_is_asked_for_else_to_that_of_the_goal(si
     with pytest.raises(InputError, match="Target: tokens is missing") as refused:
         law_lines(sizes, asked | {"at": "N=2M"})
     assert "--" not in str(refused.value)
-    goal = GoalPath(
-        of="the forecast, relative",
-        wanted=0.02,
-        spend_flops=1e10,
-        state="spent",
-        sentence="It is spent",
-        looks=(GoalLook(runs=15, spent_flops=1e9, half_width=0.04),),
-        target_parameters=4e6,
-        target_tokens=4e7,
-        forecast_nats=3.0,
-    )
     file = SweepFolder(sizes.root / "sizes").goal_file
-    file.write_text(goal.model_dump_json())
+    file.write_text(goal_path().model_dump_json())
     try:
         assert {one["y"] for one in law_lines(sizes, asked)["targets"]} == {3.0}
         assert law_lines(sizes, asked | {"count": "parameters"})["targets"] == [], "which counts other parameters"

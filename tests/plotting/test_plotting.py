@@ -52,8 +52,19 @@ from study.plotting.style import (
 )
 from study.report.answer import report
 from study.report.figures import FIGURES
-from study.store.sweep_folder import ChosenRun, GoalLook, GoalPath
-from tests.synthetic import SWEEP, UNIGRAM, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
+from study.store.sweep_folder import ChosenRun, GoalLook
+from tests.synthetic import (
+    SWEEP,
+    UNIGRAM,
+    Law,
+    add_run,
+    depth_or_width,
+    goal_path,
+    in_setting,
+    reshaped,
+    run_config,
+    sweep_folder,
+)
 
 BY_DEPTH = LossBySize("depth")
 
@@ -806,9 +817,7 @@ def test_titles_state_what_is_found(evidence: Evidence) -> None:
 @pytest.mark.parametrize("style", ["page", "paper"])
 def test_the_path_to_a_goal_shows_its_looks_runs_and_target(style: StyleName) -> None:
     shapes = [("L1-H32-A2-F128", 12_000, 100_000), ("L2-H64-A4-F256", 100_000, 800_000), ("L1-H64-A4-F256", 50_000, 200_000)]
-    path = GoalPath(
-        of="the forecast, relative",
-        wanted=0.02,
+    path = goal_path(
         spend_flops=1e12,
         state="met",
         sentence="The goal is met",
@@ -827,6 +836,7 @@ def test_the_path_to_a_goal_shows_its_looks_runs_and_target(style: StyleName) ->
         ),
         target_parameters=4e5,
         target_tokens=4e6,
+        forecast_nats=None,
     )
     data = path_to_goal.frame(Mock(goal=path))
     assert data["kind"].tolist() == ["look", "unused run", "run", "run"]
@@ -855,15 +865,7 @@ def test_the_path_to_a_goal_shows_its_runs_though_no_look_gave_an_interval() -> 
         )
         for number, tokens in enumerate((100_000, 200_000))
     )
-    path = GoalPath(
-        of="the forecast, relative",
-        wanted=0.02,
-        spend_flops=2e11,
-        state="spent",
-        sentence="The compute is spent",
-        looks=(GoalLook(runs=2, spent_flops=2e11),),
-        runs=(*runs,),
-    )
+    path = goal_path(looks=(GoalLook(runs=2, spent_flops=2e11),), runs=tuple(runs))
     left, right = path_to_goal.draw(path_to_goal.frame(Mock(goal=path))).axes
     assert [text.get_text() for text in left.texts] == ["No look at the runs gave an interval"]
     assert not left.lines

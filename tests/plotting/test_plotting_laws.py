@@ -34,9 +34,8 @@ from study.laws.tables import RunTable
 from study.plotting import compute_optimal, forecast_against_truth, iso_flop_valleys, law_fit, law_of_sweep, loss_by_shape
 from study.plotting.law_figures import _exponents, draw_all, targets_of
 from study.plotting.style import log_ticks, panels, save_in, theme, title_of
-from study.store.sweep_folder import GoalLook, GoalPath
 from tests.laws.test_frontiers import best, iso_flop_runs
-from tests.synthetic import SHAPES, add_run, depth_or_width, reshaped, run_config, sweep_folder, with_found
+from tests.synthetic import SHAPES, add_run, depth_or_width, goal_path, reshaped, run_config, sweep_folder, with_found
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
@@ -191,19 +190,7 @@ def test_the_law_of_a_sweep_leads_to_what_its_goal_forecasts(tmp_path: Path) -> 
         tmp_path / "s", shapes=tuple((1, width) for width in (48, 64, 92, 128, 184)), budgets=(1e6, 2e6, 4e6), seeds=1
     )
     folder.write_ledger()
-    look = GoalLook(runs=15, spent_flops=1e9, half_width=0.04)
-    goal = GoalPath(
-        of="the forecast, relative",
-        wanted=0.02,
-        spend_flops=1e10,
-        state="spent",
-        sentence="It is spent",
-        looks=(look,),
-        target_parameters=4e6,
-        target_tokens=4e7,
-        forecast_nats=3.0,
-    )
-    evidence = with_found(gather(folder), goal=goal)
+    evidence = with_found(gather(folder), goal=goal_path())
     data = law_of_sweep.frame(evidence)
     stars = data[data["kind"] == "target"].set_index("variable")
     assert stars["size"].to_dict() == {"parameters": 4e6, "tokens": 4e7}, "the budget is a column, which a goal does not name"
@@ -212,7 +199,7 @@ def test_the_law_of_a_sweep_leads_to_what_its_goal_forecasts(tmp_path: Path) -> 
     assert stars["law"].eq(3.0).all()
     np.testing.assert_allclose(stars[["low", "high"]], 3 * np.exp([[-0.04, 0.04]] * 2))
     assert stars["row"].str.endswith("by the sweep's goal").all()
-    for other in (None, goal.model_copy(update={"forecast_nats": None}), goal.model_copy(update={"looks": ()})):
+    for other in (None, goal_path(forecast_nats=None), goal_path(looks=())):
         plain = law_of_sweep.frame(with_found(evidence, goal=other))
         assert "target" not in set(plain["kind"])
         assert "parameters" in set(plain["axis"])
