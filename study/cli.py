@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    warnings.filterwarnings("ignore", "flock not supported")  # study.store.locks tells what of it matters
+    warnings.filterwarnings("ignore", "flock not supported")  # study.store.ownership tells what of it matters
     try:
         commands(prog_name="study", standalone_mode=False)
         click.echo(nl=False)  # what is left in the buffer

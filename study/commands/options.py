@@ -186,7 +186,7 @@ folder_argument = click.argument(
 def sweep_folder(path: Path) -> SweepFolder:
     """Return the sweep's folder, also of a launch that has written nothing yet; raises InputError where there is none."""
     from study.base.durable_files import is_there
-    from study.store.locks import is_held
+    from study.store.ownership import is_held
 
     folder = _folder(path)
     if not is_there(folder.sweep_file) and not any(map(is_held, (folder.launching, folder.scoring))):

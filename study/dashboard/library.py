@@ -22,8 +22,7 @@ from study.base.machine import garbage_collection_paused
 from study.base.text import visible
 from study.config.run_config import RunConfig
 from study.config.sweep import Sweep
-from study.store.locks import is_held
-from study.store.ownership import has_owner
+from study.store.ownership import has_owner, is_held
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder, sweeps_in

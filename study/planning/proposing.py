@@ -24,7 +24,7 @@ from study.base.machine import garbage_collection_paused
 from study.config.run_config import RunConfig
 from study.planning.cell import Cell, Tuning, family_of
 from study.planning.plan import parents_of
-from study.store.locks import is_held
+from study.store.ownership import is_held
 from study.store.records import RunRecord
 from study.store.run_folder import NONE_PLANNED, Orders, PlannedRuns, RunFolder, Trunk, expected_flops
 from study.store.sweep_folder import SweepFolder

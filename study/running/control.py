@@ -16,7 +16,7 @@ from study.base.durable_files import is_there, require_links, write_atomically
 from study.base.errors import InputError, map_all
 from study.data.prepared import files_fingerprints
 from study.running.coordinator import SAVE_SECONDS
-from study.store.locks import held, is_held
+from study.store.ownership import is_held, sweep_lock
 from study.store.records import RETRIED, RunRecord, timestamp
 from study.store.run_folder import RunFolder
 from study.store.score_records import ScoreRecord, readable_scores, score_folder
@@ -71,8 +71,8 @@ def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:
     sharing = _sharing(siblings, _failed(folder, run_ids))
     with ExitStack() as locks:
         for sweep in sorted((folder, *sharing), key=lambda sweep: sweep.path):  # so that no two wait for one another
-            locks.enter_context(held(sweep.launching))
-            locks.enter_context(held(sweep.scoring))
+            locks.enter_context(sweep_lock(sweep.launching))
+            locks.enter_context(sweep_lock(sweep.scoring))
         failed = _failed(folder, run_ids)  # another retry may have been first
         _refuse_packed(folder, siblings, failed)
         runs = [_put_aside(folder, siblings, run_id, record) for run_id, record in failed.items()]

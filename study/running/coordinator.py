@@ -26,8 +26,7 @@ from study.base.durable_files import content_of, is_there, retry_write
 from study.base.errors import GOES_ON, OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.base.quantities import plural
 from study.executing.job import Executor, Job
-from study.store.locks import is_held
-from study.store.ownership import Watches
+from study.store.ownership import Watches, is_held
 from study.store.records import State
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import newest_values

@@ -37,8 +37,8 @@ from study.running.coordinator import preparing
 from study.running.display import execute_all
 from study.running.run_proposer import RunProposer
 from study.running.status_tables import cost_lines
-from study.store.locks import held
 from study.store.named_files import refuse_newer
+from study.store.ownership import sweep_lock
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import checkpoints_in
 from study.tracking.code_state import note_code
@@ -283,7 +283,7 @@ def launched(
     estimate = _estimate(planned, folder, resources, slots, *checks)
     for note in (*cost_lines(estimate), *filter(None, [sharing_note(slots), another_question(folder, spec)])):
         say(console, note)
-    with held(folder.launching):
+    with sweep_lock(folder.launching):
         with preparing(folder.launching.stop_file):
             prepared = {data.tokenizer.variant: prepare(data, progress=True) for data in spec.texts}
             texts = {variant: data.fingerprint for variant, data in prepared.items()}

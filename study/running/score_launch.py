@@ -21,7 +21,7 @@ from study.scoring.evaluations import BaselineJob, Evaluation, ScoreJob, batches
 from study.scoring.scored_examples import lost_notes
 from study.scoring.targets import Scored, Target, evaluations_of, label_runs, require_texts, require_weights, runs_in_answer
 from study.scoring.targets import target as find_target
-from study.store.locks import held
+from study.store.ownership import sweep_lock
 from study.store.records import timestamp
 from study.store.score_records import BaselineRecord, ScoreRecord, baseline, scores_of, write_scores
 from study.store.sweep_folder import SweepFolder
@@ -37,7 +37,7 @@ def score_runs(target: Target, downstream: Downstream, resources: Resources, con
     """
     sweep, resources = target.sweep, resources.for_scores
     require_links(sweep.path, "copy the sweep to another folder, and score it there")
-    with held(sweep.scoring):
+    with sweep_lock(sweep.scoring):
         with preparing(sweep.scoring.stop_file):
             evaluations = evaluations_of(target, downstream)
             baselines = missing_baselines(sweep, evaluations)

@@ -14,8 +14,7 @@ from study.executing.slots import Slot
 from study.planning.cost_estimate import CostEstimate, estimate_cost
 from study.planning.plan import plan_of
 from study.running.liveness import Signs, signs_of
-from study.store.locks import is_held
-from study.store.ownership import has_owner
+from study.store.ownership import has_owner, is_held
 from study.store.records import FOREIGN, RunRecord, State, validation_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder

@@ -22,8 +22,7 @@ from study.base.durable_files import files_below, is_there, names_in, stays_in, 
 from study.base.errors import InputError, Problem
 from study.base.machine import garbage_collection_paused
 from study.base.quantities import bytes_text, plural
-from study.store.locks import held
-from study.store.ownership import is_locked
+from study.store.ownership import is_locked, sweep_lock
 from study.store.packed import FORMAT, MANIFEST, PACKED, Manifest, Packed, pack_numbers
 from study.store.packed_tables import SCORES, TABLES
 from study.store.sweep_folder import SweepFolder
@@ -54,7 +53,7 @@ def pack(folder: SweepFolder, delete_weights: bool = False) -> Packing:
     Raises InputError if the sweep is being run or scored, has no runs, an unfinished run, an unreadable record or a link out of
     its run folders, or, without `delete_weights`, weights or checkpoints.
     """
-    with held(folder.launching), held(folder.scoring):
+    with sweep_lock(folder.launching), sweep_lock(folder.scoring):
         _tidy(folder)
         folder.require_readable()
         _check_ended(folder)
@@ -78,7 +77,7 @@ def unpack(folder: SweepFolder) -> int:
 
     Raises InputError if the sweep is being run or scored or is not packed, or the pack is damaged.
     """
-    with held(folder.launching), held(folder.scoring):
+    with sweep_lock(folder.launching), sweep_lock(folder.scoring):
         _tidy(folder)
         if (packed := folder.packed) is None:
             raise InputError.at(str(folder.path), "is not packed")

@@ -33,8 +33,7 @@ from study.laws.reading import TableQuery
 from study.report.answer import report
 from study.report.figures import FIGURES
 from study.shapes.accounts import Conditions, account, default_length
-from study.store.locks import held
-from study.store.ownership import work_lock
+from study.store.ownership import sweep_lock, work_lock
 from study.store.packing import pack
 from study.store.sweep_folder import ChosenRun, GoalLook, GoalPath, SweepFolder
 from tests.synthetic import SWEEP, add_run, depth_or_width, environment, goal_path, run_config, sweep_folder
@@ -330,7 +329,7 @@ def test_offered_laws_are_fitted_before_one_is_chosen(sizes: Library, monkeypatc
         return kept(key, made)
 
     monkeypatch.setattr(library, "kept", noted)
-    with held(sizes.snapshot("sizes").folder.launching):
+    with sweep_lock(sizes.snapshot("sizes").folder.launching):
         live = [one["key"] for one in offers(library, asked)]
     assert fitted == []
     menu = [one["key"] for one in offers(library, asked)]

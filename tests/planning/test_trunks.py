@@ -25,8 +25,7 @@ from study.planning.law_goal import LawGoal
 from study.planning.plan import Plan, cells
 from study.planning.proposing import GoalTrunks, Trunks, adopt, families
 from study.running.status import status
-from study.store.locks import held
-from study.store.ownership import Attempt, work_lock
+from study.store.ownership import Attempt, sweep_lock, work_lock
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -230,7 +229,7 @@ def test_states_of_runs_that_another_running_sweep_shares_are_left_to_it(running
         run.write_config(cell.config)
         run.file_record(record(cell.config, run_id=run.run_id))
     other.run(shared.run_id).write_config(planned[0].config)
-    with held(other.launching) if running else nullcontext():
+    with sweep_lock(other.launching) if running else nullcontext():
         trunks.tidy(folder)
     assert not own.branch(14).exists()
     assert shared.branch(14).exists() is running

@@ -34,8 +34,7 @@ from study.running.status import ANY_SLOT, RunStatus, SweepStatus, status
 from study.running.status_tables import MOST_LISTED, cost_summary, status_summary, status_table, watched
 from study.scoring.targets import single_run
 from study.shapes.naming import resolve_architecture
-from study.store.locks import held
-from study.store.ownership import Attempt, work_lock
+from study.store.ownership import Attempt, sweep_lock, work_lock
 from study.store.records import FOREIGN, State, ledger
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -95,7 +94,7 @@ def test_a_sweep_that_is_being_run_is_not_told_to_retry(tmp_path: Path) -> None:
     ready = threading.Event()
 
     def hold() -> None:
-        with held(sweep_at(tmp_path).launching):
+        with sweep_lock(sweep_at(tmp_path).launching):
             ready.set()
             done.wait()
 
@@ -119,7 +118,7 @@ def test_stop_lets_the_runs_save_wherever_the_coordinator_is(tmp_path: Path) -> 
         if len(progress.running) == 2 and not teller.is_alive():
             teller.start()
 
-    with pytest.raises(KeyboardInterrupt), held(folder.launching):
+    with pytest.raises(KeyboardInterrupt), sweep_lock(folder.launching):
         coordinator(tmp_path).run(executor, refresh, refresh_seconds=10)
     teller.join()
     assert told == [True]
@@ -132,7 +131,7 @@ def test_an_order_to_stop_that_nobody_took_is_not_for_the_next_launch(tmp_path: 
     folder = sweep_at(tmp_path)
     folder.path.mkdir(parents=True)
     folder.launching.stop_file.write_text("{}")  # its coordinator was killed
-    with held(folder.launching):
+    with sweep_lock(folder.launching):
         assert not folder.launching.stop_file.exists()
 
 
@@ -467,14 +466,14 @@ def test_status_says_what_is_spent_and_left_and_which_run_is_best(tmp_path: Path
         assert "Spent: 1e+06 FLOPs (train_flops); left:" in printed
         assert watched(state, 5)
     assert status(folder).counts == {"stopped": 1}
-    with held(folder.launching):
+    with sweep_lock(folder.launching):
         assert status(folder).counts == {"waiting": 1}, "whoever launched the sweep goes on with it"
     wider = SHALLOW_AND_DEEP | {"shapes": {"grid": {"depth": [1, 3]}}}  # what was begun of depth 2 is no part of this
     folder.sweep_file.write_text(yaml.safe_dump(sweep_values(CORPUS, **wider)))
     planned = [cell.config for cell in cells(sweep(CORPUS, **wider))]
     total = sum(config.flops_per_token["train_flops"] * config.tokens for config in planned)
     assert status(folder).remaining_flops == pytest.approx(total, rel=1e-12)
-    with held(folder.launching):
+    with sweep_lock(folder.launching):
         assert [one.state for one in status(folder).runs if one.reason == FOREIGN] == ["stopped"], "no launch goes on with it"
 
 

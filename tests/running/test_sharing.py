@@ -267,7 +267,7 @@ def test_of_sweeps_that_retry_one_run_at_one_moment_one_does(tmp_path: Path, mon
         return found
 
     monkeypatch.setattr("study.running.control._failed", failed_together)
-    monkeypatch.setattr("study.store.locks.LOCK_SECONDS", 30)
+    monkeypatch.setattr("study.store.ownership.LOCK_SECONDS", 30)
     with ThreadPoolExecutor(len(folders)) as threads:
         retried = [*threads.map(retry, folders)]
     assert sorted(map(len, retried)) == [0, 0, 1]

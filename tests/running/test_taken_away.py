@@ -17,7 +17,7 @@ from study.planning.proposing import adopt
 from study.running.control import include
 from study.running.sharing import SharedRuns
 from study.running.status import status
-from study.store.locks import held
+from study.store.ownership import sweep_lock
 from study.store.run_folder import RunFolder, Trunk
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import checkpoint_name
@@ -72,12 +72,12 @@ def test_a_hash_that_the_cache_forgets_is_found_anew(tmp_path: Path, takes: Take
 
 
 def test_a_sweep_that_ends_while_it_is_looked_at(tmp_path: Path, takes: Takes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("study.store.locks.LOCK_SECONDS", 0.0)
+    monkeypatch.setattr("study.store.ownership.LOCK_SECONDS", 0.0)
     folder = SweepFolder(tmp_path / "toy")
-    with held(folder.launching):
+    with sweep_lock(folder.launching):
         takes(folder.launching.holder_file)
         status(folder)
-        with pytest.raises(InputError, match="is being run by process"), held(folder.launching):
+        with pytest.raises(InputError, match="is being run by process"), sweep_lock(folder.launching):
             pytest.fail("held twice")
 
 

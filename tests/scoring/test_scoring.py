@@ -60,8 +60,7 @@ from study.scoring.score_table import _baselines, _failures, rows
 from study.scoring.scored_examples import PlannedTask, loaded_task
 from study.scoring.targets import Scored, Target, label_runs, load_tasks, require_texts, runs_in_answer, target
 from study.scoring.task_inputs import TaskInputs, task_inputs
-from study.store.locks import held
-from study.store.ownership import Attempt, work_lock
+from study.store.ownership import Attempt, sweep_lock, work_lock
 from study.store.packing import pack
 from study.store.run_folder import RunFolder
 from study.store.score_records import ScoreRecord, baseline, file_baseline, score_folder, scores_of
@@ -831,13 +830,13 @@ def test_scores_that_are_being_made_are_stopped_from_outside(evaluation: Evaluat
         while not folder.scoring.stop_file.exists() and time.monotonic() < end:
             time.sleep(0.01)
 
-    with pytest.raises(KeyboardInterrupt), held(folder.scoring):
+    with pytest.raises(KeyboardInterrupt), sweep_lock(folder.scoring):
         coordinator_of(evaluation, requested).run(Fake(lambda _: 0.5), refresh, 0.01)
     teller.join()
     assert (told, made) == ([True], ["interrupt"])
     folder.scoring.stop_file.write_text("{}")  # left by a process that was killed
     folder.launching.stop_file.write_text("{}")  # the same of a launch
-    with held(folder.scoring):
+    with sweep_lock(folder.scoring):
         coordinator_of(evaluation, requested).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
     assert len(scores_of(evaluation.run.folder)) == 3
     assert not stop(folder)
@@ -845,10 +844,10 @@ def test_scores_that_are_being_made_are_stopped_from_outside(evaluation: Evaluat
 
 def test_a_lock_that_scoring_waits_for_in_vain_is_not_told_as_another_scorer(evaluation: Evaluation) -> None:
     folder = SweepFolder.of(evaluation.run.folder)
-    with pytest.raises(Timeout), held(folder.scoring):
+    with pytest.raises(Timeout), sweep_lock(folder.scoring):
         raise Timeout("a lock of the cache")
-    with held(folder.scoring), pytest.raises(InputError, match=r"is being scored by process .*; wait for it, or stop it"):
-        held(folder.scoring).__enter__()
+    with sweep_lock(folder.scoring), pytest.raises(InputError, match=r"is being scored by process .*; wait for it, or stop it"):
+        sweep_lock(folder.scoring).__enter__()
 
 
 def test_scoring_stops_where_its_sweep_is_moved_and_makes_no_folder_anew(
@@ -878,10 +877,10 @@ def test_an_order_to_a_launch_is_one_to_its_scores(evaluation: Evaluation) -> No
         SweepFolder.of(evaluation.run.folder),
         Fake(lambda _: 0.5),
     )
-    with held(folder.launching):
+    with sweep_lock(folder.launching):
         assert not status(folder).scored
         folder.launching.stop_file.write_text("{}")  # given while nothing is scored yet
-        with held(folder.scoring):
+        with sweep_lock(folder.scoring):
             title = str(status_table(status(folder)).title)
             assert "run by process" in title
             assert title.endswith("being scored")
@@ -1071,7 +1070,7 @@ def test_a_failed_score_is_tried_again_as_a_failed_run_is(evaluation: Evaluation
     score_folder(run, diverged.score_id).record_file.unlink()
     score_folder(run, diverged.score_id).file_score(diverged.model_copy(update={"state": "DIVERGED"}))
     assert _failures(scores_of(run), folder)[-1].endswith(f": study retry {folder.path}")
-    with held(folder.scoring):
+    with sweep_lock(folder.scoring):
         assert "is being scored by process" in study("retry", folder.path)[2]
     code, out, _ = study("retry", folder.path)
     (told, then), (again,) = out.splitlines(), dead - {diverged.score_id}

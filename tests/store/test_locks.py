@@ -19,7 +19,7 @@ from study.cli import REMEDIES
 from study.data.cache import open_entry
 from study.running.control import stop
 from study.running.status import status
-from study.store.locks import held, is_held
+from study.store.ownership import is_held, sweep_lock
 from study.store.sweep_folder import SweepFolder
 from tests.synthetic import sweep_folder
 
@@ -27,8 +27,8 @@ HOLDER = """
 import sys
 from pathlib import Path
 from study.store.sweep_folder import SweepFolder
-from study.store.locks import held
-with held(SweepFolder(Path(sys.argv[1])).launching):
+from study.store.ownership import sweep_lock
+with sweep_lock(SweepFolder(Path(sys.argv[1])).launching):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -41,14 +41,14 @@ def test_a_second_launcher_is_told_who_runs_the_sweep_until_that_one_dies(tmp_pa
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         told = f"is being run by process {holder.pid} on .* since 20.*: study stop {re.escape(str(folder.path))}$"
-        with pytest.raises(InputError, match=told), held(folder.launching):
+        with pytest.raises(InputError, match=told), sweep_lock(folder.launching):
             pytest.fail("held twice")
         assert is_held(folder.launching)
         coordinated_by = status(folder).coordinator
         assert coordinated_by is not None
         assert coordinated_by["pid"] == holder.pid
         holder.kill()
-    with held(folder.launching):
+    with sweep_lock(folder.launching):
         assert is_held(folder.launching)
     assert not is_held(folder.launching)
     assert status(folder).coordinator is None
@@ -57,7 +57,7 @@ def test_a_second_launcher_is_told_who_runs_the_sweep_until_that_one_dies(tmp_pa
 def test_a_results_folder_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("a file")
     folder = SweepFolder(tmp_path / "results" / "toy")
-    with pytest.raises(InputError, match=r"cannot be written: .*; use a folder that can"), held(folder.launching):
+    with pytest.raises(InputError, match=r"cannot be written: .*; use a folder that can"), sweep_lock(folder.launching):
         pytest.fail("held a file")
 
 
@@ -72,8 +72,8 @@ def test_who_sees_a_launch_begin_can_stop_it_at_once(tmp_path: Path, monkeypatch
         assert not folder.launching.stop_file.exists()
         folder.launching.stop_file.write_text("now")
 
-    monkeypatch.setattr("study.store.locks.write_atomically", seen)
-    with held(folder.launching):
+    monkeypatch.setattr("study.store.ownership.write_atomically", seen)
+    with sweep_lock(folder.launching):
         assert folder.launching.stop_file.read_text() == "now"
     assert not folder.launching.stop_file.exists()
 
@@ -97,14 +97,14 @@ def test_where_there_is_no_flock_a_sweep_that_is_held_is_seen_and_can_be_stopped
     folder = sweep_folder(tmp_path / "s")
     for lock, what in ((folder.launching, "run"), (folder.scoring, "scored")):
         assert not is_held(lock)
-        with held(lock):
+        with sweep_lock(lock):
             assert is_held(lock)
             assert (status(folder).coordinator is not None, status(folder).scored) == (what == "run", what == "scored")
             with pytest.raises(InputError, match=rf"has not stopped within 0 s; see {re.escape(str(lock.holder_file))}"):
                 stop(folder)
             assert lock.stop_file.exists()
             with pytest.raises(InputError, match=f"is being {what} by process {os.getpid()} on "):
-                held(lock).__enter__()
+                sweep_lock(lock).__enter__()
         assert not is_held(lock)
     assert not stop(folder)
 
@@ -125,7 +125,7 @@ def test_a_file_system_that_has_run_out_of_locks_is_told_as_such(tmp_path: Path,
 
     monkeypatch.setattr(fcntl, "flock", none_left)
     with pytest.raises(InputError, match=r"cannot be locked: .*; use a folder that can be locked"):
-        held(sweep_folder(tmp_path / "s").launching).__enter__()
+        sweep_lock(sweep_folder(tmp_path / "s").launching).__enter__()
     with pytest.raises(OSError, match=r"entry\.lock") as told:
         open_entry(tmp_path / "entry", lambda _: {})
     assert told.value.errno in REMEDIES, "no traceback"
@@ -138,9 +138,9 @@ def test_where_there_is_no_flock_a_holder_that_died_elsewhere_is_told_with_the_f
     (lock := folder.launching).lock_file.write_text("1\nelsewhere\n")
     assert is_held(lock)
     with pytest.raises(InputError, match=rf"; if it has died, remove {re.escape(str(lock.lock_file))}$"):
-        held(lock).__enter__()
+        sweep_lock(lock).__enter__()
     lock.lock_file.unlink()
-    with held(lock):
+    with sweep_lock(lock):
         assert is_held(lock)
 
 
@@ -154,7 +154,7 @@ def test_where_there_is_no_flock_what_flock_left_is_no_held_lock(tmp_path: Path)
     assert not is_held(lock)
     lock.lock_file.touch()
     os.utime(lock.lock_file, (0, 0))
-    with held(lock):
+    with sweep_lock(lock):
         assert is_held(lock)
     (left := tmp_path / "entry.lock").touch()
     os.utime(left, (0, 0))

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from study.base.errors import InputError
-from study.store.locks import held
+from study.store.ownership import sweep_lock
 from study.store.packed import MANIFEST, RESTORE, Packed
 from study.store.packed_tables import TABLES
 from study.store.packing import pack, unpack
@@ -344,9 +344,9 @@ def test_what_has_not_ended_or_is_held_or_damaged_is_not_packed(tmp_path: Path) 
     folder = two_runs(tmp_path / "x")
     run = folder.runs()[0]
     before = files_of(folder)
-    with held(folder.launching), pytest.raises(InputError, match=r"x: is being run by process"):
+    with sweep_lock(folder.launching), pytest.raises(InputError, match=r"x: is being run by process"):
         pack(folder)
-    with held(folder.scoring), pytest.raises(InputError, match=r"x: is being scored by process"):
+    with sweep_lock(folder.scoring), pytest.raises(InputError, match=r"x: is being scored by process"):
         pack(folder)
     record = run.record_file.read_bytes()
     run.record_file.unlink()
