@@ -17,9 +17,19 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 
 from study.base.errors import InputError, Problem, nearest
 from study.base.schema import Count, Distinct, Index, Positive, Several, Strict, Text, set_path, whole
-from study.config.base_values import batch_of, problems_of_base, shared_values, sizes_of_model, with_parts
 from study.config.goal_spec import SOLVED, DecisionGoal, OptimumGoal, RunPool, SpendLimit, SweepGoal
-from study.config.knobs import PARTS, TOKENIZER_KNOBS, TunedKnob, VariedKnob, few_enough
+from study.config.knobs import (
+    PARTS,
+    TOKENIZER_KNOBS,
+    TunedKnob,
+    VariedKnob,
+    batch_of,
+    few_enough,
+    problems_of_base,
+    shared_values,
+    sizes_of_model,
+    with_parts,
+)
 from study.config.named_runs import NO_RUN, cell_as_text, cell_in
 from study.config.presets import PresetName
 from study.config.recipe import Budget

@@ -19,8 +19,7 @@ import numpy as np
 from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
 from study.base.schema import deep_merge, flatten, set_path
-from study.config.effects import MAY_COINCIDE, training_key
-from study.config.knobs import MODEL
+from study.config.knobs import MAY_COINCIDE, MODEL, training_key
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep

@@ -10,7 +10,7 @@ from typing import Any
 
 from study.base.errors import Problem
 from study.base.schema import deep_merge, set_path
-from study.config.effects import GENERATOR_SHARE, IN_STEPS, MASKED_SHARE, MAY_COINCIDE, WINDOWS, training_key, without_effect
+from study.config.knobs import GENERATOR_SHARE, IN_STEPS, MASKED_SHARE, MAY_COINCIDE, WINDOWS, training_key, without_effect
 from study.config.named_runs import kept_layers, layers_problem
 from study.config.run_config import RunConfig, describe_knobs
 from study.config.sweep import CellSweep

@@ -17,7 +17,7 @@ from study.base.errors import InputError, Problem, check_all
 from study.base.grouping import grouped
 from study.base.quantities import plural
 from study.base.schema import deep_merge, flatten, number_in
-from study.config.effects import MAY_COINCIDE, without_effect
+from study.config.knobs import MAY_COINCIDE, without_effect
 from study.config.named_runs import NO_RUN, cell_in, kept_layers, layers_problem
 from study.config.run_config import RunConfig, Texts, describe_knobs
 from study.config.search_spec import Dimension

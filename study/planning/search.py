@@ -16,7 +16,7 @@ from optuna.trial import TrialState, create_trial
 
 from study.base.errors import InputError
 from study.base.quantities import plural
-from study.config.effects import training_key
+from study.config.knobs import training_key
 from study.config.run_config import RunConfig
 from study.config.search_spec import Choices, Dimension, Prune
 from study.config.sweep import SearchSweep

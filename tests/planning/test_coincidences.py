@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from study.base.errors import InputError
-from study.config.effects import training_key
+from study.config.knobs import training_key
 from study.config.run_config import RunConfig
 from study.executing.slots import Slot
 from study.planning.cost_estimate import estimate_cost

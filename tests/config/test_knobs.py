@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from study.config.effects import MAY_COINCIDE, RULES, training_key, without_effect
-from study.config.knobs import KNOBS
+from study.config.knobs import KNOBS, MAY_COINCIDE, RULES, training_key, without_effect
 from study.config.run_config import RunConfig
 from study.store.run_folder import RunFolder
 from tests.small import config, trained, write_corpus
