@@ -15,7 +15,7 @@ from study.config.resources import Resources
 from study.executing.executors import make_executor
 from study.executing.slots import Slot
 from study.running.coordinator import Coordinator, JobT, Progress, Proposer, RecordT
-from study.running.liveness import signs_of, silence_note
+from study.running.status import signs_of, silence_note
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import newest_values
 

@@ -13,8 +13,7 @@ from study.config.resources import Resources
 from study.config.run_config import describe_run
 from study.config.sweep import CellSweep
 from study.planning.cost_estimate import CellCost, CostEstimate
-from study.running.liveness import silence_note
-from study.running.status import RunStatus, SweepStatus
+from study.running.status import RunStatus, SweepStatus, silence_note
 from study.store.records import FOREIGN, READS_ORDER_NATS
 
 MOST_NAMED = 5

@@ -143,7 +143,7 @@ class SweepFolder(Folder):
         return RunFolder(self.runs_folder / run_id)
 
     def home(self, run_id: str) -> RunFolder:
-        """Return the folder in which a run is trained, in the first sweep that started it (study.running.sharing)."""
+        """Return the folder in which a run is trained, in the first sweep that started it (study.running.run_proposer)."""
         link = self.homes / run_id
         try:
             target = Path(os.readlink(link)).parts

@@ -19,8 +19,7 @@ from study.config.run_config import RunConfig
 from study.running.control import _failed, exclude, retry
 from study.running.coordinator import Coordinator
 from study.running.launch import plan
-from study.running.run_proposer import RunJob
-from study.running.sharing import SharedRuns
+from study.running.run_proposer import RunJob, SharedRuns
 from study.running.status import status
 from study.store.ownership import Attempt, work_lock
 from study.store.records import RunRecord

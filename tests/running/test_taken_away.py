@@ -15,7 +15,7 @@ from study.base.errors import InputError
 from study.data.cache import cached_sha256_of
 from study.planning.proposing import adopt
 from study.running.control import include
-from study.running.sharing import SharedRuns
+from study.running.run_proposer import SharedRuns
 from study.running.status import status
 from study.store.ownership import sweep_lock
 from study.store.run_folder import RunFolder, Trunk
