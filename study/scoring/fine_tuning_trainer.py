@@ -22,11 +22,10 @@ from study.base.durable_files import is_there, write_atomically
 from study.config.score_config import ScoreConfig
 from study.counting.parameters import encoder_flops
 from study.model.heads import TaskModel
-from study.scoring.attempt import ScoreAttempt
 from study.scoring.fine_tuning import FineTuning
 from study.scoring.predictions import head_of
 from study.scoring.pretrained import Pretrained
-from study.scoring.task_inputs import EvaluatedSplit, TaskBatch, TaskInputs, task_inputs
+from study.scoring.task_inputs import EvaluatedSplit, ScoreAttempt, TaskBatch, TaskInputs, task_inputs
 from study.store.run_folder import RunFolder
 from study.store.score_records import ScoreFolder
 from study.store.work_folder import TAUGHT, step_of

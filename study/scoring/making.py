@@ -12,7 +12,6 @@ import torch
 from study.base.durable_files import retry_write
 from study.base.errors import InputError
 from study.config.score_config import ScoreConfig
-from study.scoring.attempt import ScoreAttempt
 from study.scoring.baselines import baselines
 from study.scoring.fine_tuning_trainer import fine_tune, prepare_process
 from study.scoring.predictions import test_facts
@@ -20,7 +19,7 @@ from study.scoring.pretrained import pretrained, train_text
 from study.scoring.probes import probe
 from study.scoring.pseudo_likelihood import score_pairs
 from study.scoring.scored_examples import PlannedTask
-from study.scoring.task_inputs import padding_share, task_inputs
+from study.scoring.task_inputs import ScoreAttempt, padding_share, task_inputs
 from study.store.ownership import Attempt, Fenced
 from study.store.records import Ending, State, timestamp
 from study.store.run_folder import RunFolder

@@ -1,10 +1,11 @@
-"""A task as one encoder reads it: splits as tokens, and their batches as a function of seed, epoch and step."""
+"""What a protocol gets: the attempt at a score, and the task as the encoder reads it, in batches by seed, epoch and step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,11 +15,41 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from study.base.randomness import Stream, stream_seed
-from study.config.score_config import Knobs
+from study.config.score_config import Knobs, ScoreConfig
+from study.counting.memory import Precision
 from study.scoring.encoding import Inputs, Ragged, TaskEncoder
 from study.scoring.pretrained import Pretrained
 from study.scoring.scored_examples import lost_text
+from study.store.score_records import ScoreFolder
 from study.tasks.examples import TaskData
+from study.training.attempts import StopSignal
+from study.training.callbacks import Watchdog
+from study.training.execution import Execution
+
+
+@dataclass(frozen=True)
+class ScoreAttempt:
+    """The run to score, the score's folder, the execution, the checkpoint to resume from, and what may stop it.
+
+    `check` is called before every write and raises where another process owns the score; `watchdog` requires that a training
+    takes steps.
+    """
+
+    config: ScoreConfig
+    run: Pretrained
+    folder: ScoreFolder
+    execution: Execution
+    precision: Precision
+    checkpoint: Path | None
+    stop: StopSignal
+    check: Callable[[], None]
+    watchdog: Watchdog
+
+    @property
+    def in_int8(self) -> bool:
+        """Whether the encoder is evaluated in int8; random weights are not."""
+        return self.run.in_int8 and self.config.protocol != "random_init"
+
 
 POOL = 64
 """So many batches are drawn together and then cut by length: enough for rows of a batch to be of similar length."""
