@@ -17,7 +17,7 @@ from study.report.notebooks import gather_scored
 from study.running.control import exclude, include, retry
 from study.running.status import status
 from study.scoring.targets import single_run
-from study.shapes.naming import resolve_architecture
+from study.shapes.accounts import resolve_architecture
 from study.store.packing import pack, unpack
 from study.store.run_folder import RunFolder
 from study.store.score_records import write_scores

@@ -80,8 +80,7 @@ def params(
     """
     from study.counting.architecture import changed
     from study.counting.named_models import architecture_of
-    from study.shapes.accounts import Conditions, account, default_length, explanations
-    from study.shapes.naming import resolve_architecture
+    from study.shapes.accounts import Conditions, account, default_length, explanations, resolve_architecture
 
     changes = dict(PRESETS[preset or "bert"].get("architecture", {}))
     changes |= {key: value for key, value in sizes.items() if value is not None}
@@ -133,7 +132,7 @@ def compare(
     A wider model keeps its ffn, and its heads where they divide the width; width=1024,ffn=4096 is one change of both, and is
     shown beside width=1024 where the ffn was 4·H.
     """  # noqa: D301
-    from study.shapes.accounts import Conditions, default_length
+    from study.shapes.accounts import Conditions, default_length, resolve_architecture
     from study.shapes.comparing import (
         changes_as_text,
         changes_to_dict,
@@ -145,7 +144,6 @@ def compare(
         tabulate_models,
         with_berts_ffn,
     )
-    from study.shapes.naming import resolve_architecture
 
     subjects = [resolve_architecture(name, results) for name in names]
     if changes and len(subjects) > 1:

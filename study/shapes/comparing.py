@@ -15,8 +15,7 @@ from study.base.text import aligned
 from study.counting.architecture import Architecture, not_of_berts_kind, unbuildable
 from study.counting.parameters import parameters
 from study.counting.solving import ShapeRules
-from study.shapes.accounts import TOTALS, Conditions, memory_in, totals, training_flops
-from study.shapes.naming import NamedArchitecture
+from study.shapes.accounts import TOTALS, Conditions, NamedArchitecture, memory_in, totals, training_flops
 
 if TYPE_CHECKING:
     from study.counting.latency import LatencyModel

@@ -32,7 +32,7 @@ from study.running.run_proposer import run_line
 from study.running.status import ANY_SLOT, RunStatus, Signs, SweepStatus, seconds_per_row, signs_of, status
 from study.running.status_tables import MOST_LISTED, cost_summary, status_summary, status_table, watched
 from study.scoring.targets import single_run
-from study.shapes.naming import resolve_architecture
+from study.shapes.accounts import resolve_architecture
 from study.store.ownership import Attempt, sweep_lock, work_lock
 from study.store.records import FOREIGN, State, ledger
 from study.store.run_folder import RunFolder

@@ -22,7 +22,7 @@ from study.counting.memory import memory_of
 from study.counting.named_models import catalogue, find, named
 from study.counting.parameters import parameters
 from study.model.masked_language_model import MaskedLanguageModel
-from study.shapes.accounts import Conditions, account, explanations
+from study.shapes.accounts import Conditions, NamedArchitecture, account, explanations, resolve_architecture
 from study.shapes.comparing import (
     Change,
     Measure,
@@ -33,7 +33,6 @@ from study.shapes.comparing import (
     tabulate_models,
     with_berts_ffn,
 )
-from study.shapes.naming import NamedArchitecture, resolve_architecture
 from tests.small import config, config_values
 
 BASE = NamedArchitecture("bert-base", named("bert-base"))

@@ -23,7 +23,7 @@ from study.model.in_transformers import their_config, their_weights
 from study.model.masked_language_model import MaskedLanguageModel, mean_cross_entropy
 from study.model.optimization import adamw, learning_rate_factor
 from study.model.parametrization import fresh_model
-from study.shapes.naming import resolve_architecture
+from study.shapes.accounts import resolve_architecture
 from study.store.records import validation_of
 from study.store.run_folder import RunFolder
 from study.training.execution import Execution

@@ -37,7 +37,7 @@ from study.planning.plan import Plan
 from study.report.findings import missing_comparison
 from study.scoring.pretrained import Pretrained
 from study.scoring.targets import check_tasks
-from study.shapes.naming import resolve_architecture
+from study.shapes.accounts import resolve_architecture
 from study.store.records import validation_of
 from study.store.run_folder import RunFolder
 from study.training.execution import Execution
