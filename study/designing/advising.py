@@ -13,8 +13,7 @@ from study.base.errors import InputError
 from study.base.quantities import count_text, plural
 from study.base.text import aligned, joined
 from study.designing.choosing import METHODS, Method, Prices, expected_error, half_width_of, plan
-from study.designing.criteria import Basin
-from study.designing.posterior import MOST_TARGETS, Learner, Pool, Rows, forecast_of
+from study.designing.posterior import MOST_TARGETS, Basin, Learner, Pool, Rows, forecast_of
 from study.laws.columns import find_columns
 from study.laws.law import Floats, Law
 from study.laws.minimising import Space

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
 
 import numpy as np
 from numpy.typing import NDArray
 
-from study.designing.criteria import Basin, basin_of
 from study.laws.law import Columns, Floats, Law, Surface
 from study.laws.minimising import Space
 from study.laws.observations import log_or_value
@@ -56,6 +55,55 @@ ENOUGH = 1e-6
 
 _STUCK = 1e12
 _TOUCH = 1e-12
+
+
+@dataclass(frozen=True)
+class Basin:
+    """One optimum of the fit: a normal distribution of the law's values around it.
+
+    `weight` is its posterior probability. Predictions at the candidates (c) and targets (t) are `at_candidates` and
+    `at_targets`; their uncertain parts are `candidates`·z and `targets`·z with z standard normal of any length, and `noise` is
+    the variance of one run. `bend` is what a law that may bend is expected to miss at the targets.
+    """
+
+    weight: float
+    at_candidates: Floats
+    at_targets: Floats
+    candidates: Floats
+    targets: Floats
+    noise: float
+    bend: Floats = field(default_factory=lambda: np.zeros(1))
+
+    @property
+    def forecast(self) -> Floats:
+        """What is expected at the targets: the law, and its bend as far as the runs show it."""
+        return np.asarray(self.at_targets + self.bend)
+
+    @property
+    def variance(self) -> float:
+        """The mean variance of the law at the targets."""
+        return float(np.mean(np.sum(self.targets**2, axis=1)))
+
+    def after(self, row: int) -> Basin:
+        """Return the basin once a candidate has been run, whatever its result, up to the predictions."""
+        direction = self.candidates[row]
+        length = float(direction @ direction)
+        if length == 0:
+            return self
+        shrink = (1 - np.sqrt(self.noise / (self.noise + length))) / length
+        candidates, targets = (
+            part - shrink * np.outer(part @ direction, direction) for part in (self.candidates, self.targets)
+        )
+        return replace(self, candidates=candidates, targets=targets)
+
+
+def basin_of(
+    weight: float, precision: Floats, candidates: tuple[Floats, Floats], targets: tuple[Floats, Floats], noise: float
+) -> Basin:
+    """Make a basin from its parameters' precision (p × p), and values and gradients (n × p) at candidates and targets."""
+    levels, directions = np.linalg.eigh(precision)
+    root = directions / np.sqrt(np.maximum(levels, 1e-12 * levels.max()))
+    return Basin(weight, candidates[0], targets[0], candidates[1] @ root, targets[1] @ root, noise)
 
 
 @dataclass(frozen=True)

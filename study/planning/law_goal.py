@@ -20,8 +20,7 @@ from study.config.shape_spec import needs_even_heads
 from study.config.sweep import GoalSweep
 from study.counting.solving import ShapeRules
 from study.designing.choosing import METHODS, Preview, Prices, batch, expected_error, half_width_of, preview, stage_of
-from study.designing.criteria import Basin
-from study.designing.posterior import Learner, Pool, Rows, fitted_prior, forecast_of, published_prior
+from study.designing.posterior import Basin, Learner, Pool, Rows, fitted_prior, forecast_of, published_prior
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Settings, fit
 from study.laws.law import Floats

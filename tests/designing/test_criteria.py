@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from study.designing.choosing import Method, Prices, plan
-from study.designing.criteria import Basin, basin_of, between_gains, d_gains, v_gains
-from study.designing.posterior import Prior, least_squares
+from study.designing.choosing import Method, Prices, between_gains, d_gains, plan, v_gains
+from study.designing.posterior import Basin, Prior, basin_of, least_squares
 from study.laws.catalogue import LAWS
 from study.laws.law import Floats
 
