@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from study.tasks.entities import TagScheme
-from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample, texts_among
+from study.tasks.examples import Example, MinimalPair, SpanExample, TagScheme, TaskData, TextExample, TokensExample, texts_among
 from study.tasks.task_spec import Metric
 
 Floats = NDArray[np.float64]

@@ -14,7 +14,6 @@ from typing import Any
 from study.base.errors import InputError, Problem, cut, nearest, shown
 from study.base.grouping import grouped
 from study.tasks.embedded import embedded_tables
-from study.tasks.entities import TagScheme
 from study.tasks.example_tables import (
     KINDS,
     ExampleTable,
@@ -25,7 +24,7 @@ from study.tasks.example_tables import (
     split_file,
     splits_there,
 )
-from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample, texts_among
+from study.tasks.examples import Example, MinimalPair, SpanExample, TagScheme, TaskData, TextExample, TokensExample, texts_among
 from study.tasks.parsing import MISSING, RowError, parse, several_labels, several_names
 from study.tasks.task_spec import TaskSource, TaskSpec, is_whole, label_name, read_spec
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from study.tasks.entities import Entity, TagScheme
+from study.tasks.examples import Entity, TagScheme
 
 TYPES = ("ORG", "PER", "OTHER", "IDEA")
 SPAN_SENTENCES = 300
