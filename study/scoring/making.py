@@ -29,7 +29,7 @@ from study.training.attempts import Preempted, StopSignal, in_attempt
 from study.training.callbacks import Watchdog
 from study.training.checkpoints import newest_whole_checkpoint, precision_of, resumed
 from study.training.execution import Execution, environment, peak_memory_bytes, release_models
-from study.training.filing import failure_of, tidy
+from study.training.run import failure_of, tidy
 
 Facts = dict[str, Any]
 

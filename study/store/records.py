@@ -90,7 +90,7 @@ class RunRecord(Strict):
     train split's characters that are [UNK] or dropped.
     `train_flops` and its namesakes are totals by the conventions of study.counting.parameters, with a teacher's forward passes.
     `train_loss_nats` is the mean objective of the last steps. `loss_spikes` counts logged training losses far above those
-    before (study.training.filing). `weights_sha256` is of the weights file. `unknown_share` is the share of [UNK] in the train
+    before (study.training.run). `weights_sha256` is of the weights file. `unknown_share` is the share of [UNK] in the train
     split. `wall_seconds` sums the attempts' training time with validation, `start_seconds` the part until each attempt's first
     step ended. `tokens_per_second` is of later steps (`seconds_per_step`).
 

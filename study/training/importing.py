@@ -45,7 +45,7 @@ from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.training.execution import Execution
-from study.training.filing import Filing, Outcome
+from study.training.run import Filing, Outcome
 from study.training.trainer import Training
 
 VALIDATION_BATCH = 32

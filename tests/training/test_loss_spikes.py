@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from study.model.lightning import MaskedLanguageModelling
-from study.training.filing import DEVIATIONS, ROWS_BEFORE, loss_spikes
+from study.training.run import DEVIATIONS, ROWS_BEFORE, loss_spikes
 from tests.small import config, trained, write_corpus
 
 

@@ -42,13 +42,11 @@ from study.store.ownership import Attempt
 from study.store.records import State
 from study.store.run_folder import RunFolder
 from study.store.work_folder import checkpoints_in, step_of
-from study.training import filing
 from study.training.attempts import StopSignal
 from study.training.callbacks import Checkpointer, Watchdog
 from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO, newest_whole_checkpoint, precision_of, resumed
 from study.training.execution import Execution
-from study.training.filing import Outcome, failure_of, tidy
-from study.training.run import train
+from study.training.run import Outcome, failure_of, tidy, train
 from study.training.trainer import Training
 from tests.ranks import ranks_said
 from tests.small import ORDERED, SHARED, config, overflow_at, run_folder, stop_after, trained, write_corpus
@@ -495,10 +493,10 @@ def test_a_run_that_was_replaced_while_its_folder_was_out_of_reach_leaves_no_wei
 
     def out_of_reach(path: Path, content: bytes) -> None:
         Attempt.begin(folder)
-        monkeypatch.setattr(filing, "write_atomically", write_atomically)
+        monkeypatch.setattr("study.training.run.write_atomically", write_atomically)
         raise OSError(errno.EIO, "Input/output error", str(path))
 
-    monkeypatch.setattr(filing, "write_atomically", out_of_reach)
+    monkeypatch.setattr("study.training.run.write_atomically", out_of_reach)
     assert train(wanted, folder, "test", Execution(), StopSignal()) == "PREEMPTED"
     assert not folder.weights_file.exists()
     assert folder.record() is None

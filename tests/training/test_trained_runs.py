@@ -43,7 +43,7 @@ from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.training.callbacks import Watchdog
 from study.training.compressing import CompressionMethod, compressed_config
-from study.training.filing import Filing
+from study.training.run import Filing
 from study.training.trained_runs import check_trained_runs, cut
 from study.training.trainer import Trained
 from tests.small import SHARED, config, stop_after, trained, write_corpus
