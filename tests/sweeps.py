@@ -12,7 +12,7 @@ import yaml
 from study.base.schema import deep_merge
 from study.config.run_config import RunConfig, TokenizerVariant
 from study.config.sweep import CellSweep, SearchSweep, Sweep, parse_sweep
-from study.executing.job import Job
+from study.executing.processes import Job
 from study.planning.plan import Plan
 from study.running.coordinator import Coordinator
 from study.running.run_proposer import RunJob, RunProposer

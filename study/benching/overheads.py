@@ -42,7 +42,7 @@ from study.data.token_files import write_tokens
 from study.data.tokenizer_training import train_tokenizer
 from study.data.tokenizing import first_characters
 from study.executing.executors import LocalExecutor
-from study.executing.job import Job
+from study.executing.processes import Job
 from study.executing.slots import Slot
 from study.planning.plan import Plan
 from study.running.coordinator import Coordinator

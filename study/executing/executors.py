@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from study.base.errors import InputError
 from study.config.resources import Resources
-from study.executing.job import Executor, Job
-from study.executing.processes import JobProcesses
+from study.executing.processes import Executor, Job, JobProcesses
 from study.executing.slots import Slot, local_slots, rank_environments
 from study.store.sweep_folder import SweepFolder
 

@@ -1,4 +1,4 @@
-"""The processes of a batch of jobs on this machine, one for each rank, from a forkserver that has torch loaded."""
+"""Jobs, the protocol of what executes them, and the processes of a batch on this machine, one for each rank."""
 
 from __future__ import annotations
 
@@ -9,22 +9,64 @@ import signal
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from study.base.durable_files import retry_write
 from study.base.errors import OOM_EXIT, PREEMPTED_EXIT
 from study.base.machine import rest_at_barriers
-from study.executing.job import Job
+from study.store.records import Ending
+from study.store.work_folder import WorkFolder
 
 if TYPE_CHECKING:
     from study.training.attempts import StopSignal
     from study.training.execution import Execution
+
+
+@dataclass(frozen=True)
+class Job(ABC):
+    """Work for a process to do in a folder, such as a run or a score; it is pickled to other machines."""
+
+    folder: WorkFolder
+
+    @property
+    def key(self) -> str:
+        """The job's name, unique in its sweep."""
+        return self.folder.path.name
+
+    @property
+    def tokens(self) -> int | None:
+        """The number of tokens to train on, None where unknown."""
+        return None
+
+    @abstractmethod
+    def execute(self, execution: Execution, stop: StopSignal) -> Ending:
+        """Do the work in this process and file its record; returns how the attempt ended."""
+
+
+class Executor(Protocol):
+    """Where jobs execute, in the shape of concurrent.futures."""
+
+    @property
+    def free(self) -> int:
+        """How many more batches can be submitted now."""
+
+    def submit(self, jobs: Sequence[Job]) -> Future[int]:
+        """Start a batch of jobs in one process, one after another; the future resolves to its exit status."""
+
+    def interrupt(self) -> None:
+        """Order all jobs to save and stop."""
+
+    def kill(self) -> None:
+        """Kill all jobs; what they have saved stays."""
+
 
 RANK_SECONDS = 60.0
 """How long the other ranks may take to save once one has failed or the first has ended; then they are killed."""

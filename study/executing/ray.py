@@ -16,8 +16,7 @@ from typing import Any
 from study.base.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.base.machine import WAITING
 from study.config.resources import Resources
-from study.executing.job import Job
-from study.executing.processes import JobProcesses
+from study.executing.processes import Job, JobProcesses
 from study.executing.slots import MPS_PORTION, Slot, rank_environments
 from study.store.ownership import HUNG_AFTER
 

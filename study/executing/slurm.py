@@ -30,8 +30,7 @@ from study.base.machine import rest_at_barriers
 from study.base.quantities import plural
 from study.base.text import echo
 from study.config.resources import Resources, SlurmOptions, minutes_of
-from study.executing.job import Job
-from study.executing.processes import execute_here
+from study.executing.processes import Job, execute_here
 from study.executing.slots import ALONE, Slot
 from study.store.sweep_folder import SweepFolder
 

@@ -25,7 +25,7 @@ from typing import ClassVar, Generic, TypeVar
 from study.base.durable_files import content_of, is_there, retry_write
 from study.base.errors import GOES_ON, OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.base.quantities import plural
-from study.executing.job import Executor, Job
+from study.executing.processes import Executor, Job
 from study.store.ownership import Watches, is_held
 from study.store.records import State
 from study.store.sweep_folder import SweepFolder

@@ -20,7 +20,7 @@ from study.base.machine import garbage_collection_paused
 from study.base.quantities import plus_minus
 from study.config.run_config import RunConfig, Texts
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep
-from study.executing.job import Job
+from study.executing.processes import Job
 from study.planning.plan import Plan, parents_of, run_id
 from study.planning.proposing import CellProposer, GoalTrunks, Trunks
 from study.running.coordinator import Failure, Proposer, steps_of

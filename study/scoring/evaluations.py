@@ -12,7 +12,7 @@ from study.base.grouping import grouped
 from study.config.score_config import Downstream, Knobs, Protocol, ScoreConfig, Update
 from study.config.tuned_values import trial_seeds
 from study.counting.parameters import encoder_flops
-from study.executing.job import Job
+from study.executing.processes import Job
 from study.scoring.pretrained import Pretrained
 from study.scoring.scored_examples import PlannedTask
 from study.store.records import Ending

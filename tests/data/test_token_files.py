@@ -17,7 +17,7 @@ from study.base.errors import InputError
 from study.config.resources import Resources, minutes_of
 from study.executing import executors, slots
 from study.executing.executors import LocalExecutor
-from study.executing.job import Job
+from study.executing.processes import Job
 from study.executing.slots import MPS_PORTION, Slot, local_slots, mps_is_running, rank_environments, sharing_note
 from study.running.run_proposer import RunJob
 from study.store.sweep_folder import SweepFolder

@@ -19,7 +19,7 @@ from study.config.run_config import RunConfig
 from study.config.search_spec import Prune
 from study.data.prepared import data_fingerprint
 from study.executing.executors import LocalExecutor
-from study.executing.job import Job
+from study.executing.processes import Job
 from study.executing.slots import Slot
 from study.planning import plan
 from study.planning.search import OptunaSearch, Pruning, checks_in

@@ -17,7 +17,7 @@ import yaml
 from study.config.run_config import RunConfig
 from study.config.sweep import GoalSweep
 from study.data.prepared import data_fingerprint
-from study.executing.job import Job
+from study.executing.processes import Job
 from study.executing.slots import Slot
 from study.planning.cost_estimate import estimate_cost
 from study.planning.goal_design import GoalDesign

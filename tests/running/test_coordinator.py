@@ -19,7 +19,7 @@ from study.base import durable_files
 from study.base.errors import OOM_EXIT, InputError
 from study.config.resources import Resources
 from study.config.run_config import RunConfig
-from study.executing.job import Job
+from study.executing.processes import Job
 from study.running import display
 from study.running.coordinator import CRASHES, KILLS, SAVE_SECONDS, Coordinator, Progress
 from study.running.run_proposer import RunJob
