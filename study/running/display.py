@@ -1,23 +1,82 @@
-"""What a person sees while jobs run: progress bars, and a line for each job that ended."""
+"""What a person sees while jobs run: progress bars, signs of life, and a line for each job that ended."""
 
 from __future__ import annotations
 
-from itertools import islice
-from typing import Generic
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from statistics import median
+from typing import Any, Generic
 
 from rich.console import Console
 from rich.progress import TaskID, TimeElapsedColumn, TimeRemainingColumn
 
-from study.base.quantities import plural
+from study.base.quantities import duration, plural
 from study.base.terminal import WHOLE, bars, say
 from study.base.text import printable
 from study.config.resources import Resources
 from study.executing.executors import make_executor
 from study.executing.slots import Slot
 from study.running.coordinator import Coordinator, JobT, Progress, Proposer, RecordT
-from study.running.status import signs_of, silence_note
+from study.store.ownership import LEASE_SECONDS, seconds_since_beat, seconds_since_write
 from study.store.sweep_folder import SweepFolder
-from study.store.work_folder import newest_values
+from study.store.work_folder import WorkFolder, newest_values
+
+SILENT_SECONDS = 60.0
+"""A run that logs nothing for longer is silent; a start, a compilation or a validation takes about as long."""
+
+SILENT_ROWS = 10.0
+"""A run whose rows are far apart is silent only after so many times its usual interval."""
+
+
+@dataclass(frozen=True)
+class Signs:
+    """The age of the last row (or of the start), the usual time between rows, and the age of the lease, in seconds.
+
+    Ages are those of files by this machine's clock; None where nothing can be measured yet.
+    """
+
+    seconds_since_row: float | None
+    seconds_per_row: float | None
+    seconds_since_beat: float | None
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing was logged for unusually long; the run's own watchdog decides what that means."""
+        usual = 0.0 if self.seconds_per_row is None else SILENT_ROWS * self.seconds_per_row
+        return self.seconds_since_row is not None and self.seconds_since_row > max(SILENT_SECONDS, usual)
+
+    @property
+    def lifeless(self) -> bool:
+        """Whether the process itself is still: it is stopped, or its machine is gone."""
+        return self.silent and self.seconds_since_beat is not None and self.seconds_since_beat > LEASE_SECONDS
+
+
+def signs_of(run: WorkFolder, rows: Sequence[Mapping[str, Any]]) -> Signs:
+    """Return the signs of life of a run with these newest rows."""
+    ages = map(seconds_since_write, (run.metrics_file, run.attempt_file(run.attempts())))
+    since_row = min((age for age in ages if age is not None), default=None)
+    return Signs(since_row, seconds_per_row(rows), seconds_since_beat(run))
+
+
+def seconds_per_row(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the median time between rows, validation excluded: tokens between them ÷ their speed."""
+    timed = [row for row in rows if row.get("perf/tokens_per_second")]
+    spans = [
+        (later["trainer/tokens"] - earlier["trainer/tokens"]) / later["perf/tokens_per_second"]
+        for earlier, later in pairwise(timed)
+    ]
+    return median(spans) if spans else None
+
+
+def silence_note(signs: Signs | None) -> str | None:
+    """Describe a silent run, None for any other: the age of its last row, the usual interval, and a missing heartbeat."""
+    if signs is None or signs.seconds_since_row is None or not signs.silent:
+        return None
+    usual = "" if signs.seconds_per_row is None else f", usually one every {max(1.0, signs.seconds_per_row):.0f} s"
+    beat = f"; no sign of its process for {duration(signs.seconds_since_beat or 0)}" if signs.lifeless else ""
+    return f"no row for {duration(signs.seconds_since_row)}{usual}{beat}"
+
 
 BARS = 12
 """At most so many running jobs, the oldest, have a bar of their own: drawing a thousand takes seconds."""
@@ -70,7 +129,7 @@ class Display(Generic[JobT, RecordT]):
                 say(self.console, printable(f"WAITS     {self.proposer.label(job)}: is being {job.folder.done} by {holder}"))
 
     def _share(self, key: str, job: JobT) -> float:
-        """Update the bar of one job; return the share of its tokens that is done, 0 where their number is unknown."""
+        """Update a job's bar; return the share of its tokens that is done."""
         if key not in self._tasks:
             self._tasks[key] = self.bars.add_task(self.proposer.label(job), total=job.tokens, note="starting")
         rows = job.folder.newest_rows()

@@ -1,82 +1,24 @@
-"""The state of a sweep, read from its folder alone, and the signs of life of a job: its rows and its lease."""
+"""The state of a sweep, read from its folder alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import pairwise
-from statistics import median
 from typing import Any, get_args
 
 from study.base.errors import InputError, Problem, map_readable, warn_of
 from study.base.machine import garbage_collection_paused
-from study.base.quantities import duration
 from study.config.run_config import RunConfig
 from study.executing.slots import Slot
 from study.planning.cost_estimate import CostEstimate, estimate_cost
 from study.planning.plan import plan_of
-from study.store.ownership import LEASE_SECONDS, has_owner, is_held, seconds_since_beat, seconds_since_write
+from study.running.display import Signs, signs_of
+from study.store.ownership import has_owner, is_held
 from study.store.records import FOREIGN, RunRecord, State, validation_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
-from study.store.work_folder import WorkFolder, newest_values
-
-SILENT_SECONDS = 60.0
-"""A run that logs nothing for longer is silent; a start, a compilation or a validation takes about as long."""
-
-SILENT_ROWS = 10.0
-"""A run whose rows are far apart is silent only after so many times its usual interval."""
-
-
-@dataclass(frozen=True)
-class Signs:
-    """The age of the last row (or of the start), the usual time between rows, and the age of the lease, in seconds.
-
-    Ages are those of files by this machine's clock; None where nothing can be measured yet.
-    """
-
-    seconds_since_row: float | None
-    seconds_per_row: float | None
-    seconds_since_beat: float | None
-
-    @property
-    def silent(self) -> bool:
-        """Whether nothing was logged for unusually long; the run's own watchdog decides what that means."""
-        usual = 0.0 if self.seconds_per_row is None else SILENT_ROWS * self.seconds_per_row
-        return self.seconds_since_row is not None and self.seconds_since_row > max(SILENT_SECONDS, usual)
-
-    @property
-    def lifeless(self) -> bool:
-        """Whether the process itself is still: it is stopped, or its machine is gone."""
-        return self.silent and self.seconds_since_beat is not None and self.seconds_since_beat > LEASE_SECONDS
-
-
-def signs_of(run: WorkFolder, rows: Sequence[Mapping[str, Any]]) -> Signs:
-    """Return the signs of life of a run with these newest rows."""
-    ages = map(seconds_since_write, (run.metrics_file, run.attempt_file(run.attempts())))
-    since_row = min((age for age in ages if age is not None), default=None)
-    return Signs(since_row, seconds_per_row(rows), seconds_since_beat(run))
-
-
-def seconds_per_row(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the median time between rows, validation excluded: tokens between them ÷ their speed."""
-    timed = [row for row in rows if row.get("perf/tokens_per_second")]
-    spans = [
-        (later["trainer/tokens"] - earlier["trainer/tokens"]) / later["perf/tokens_per_second"]
-        for earlier, later in pairwise(timed)
-    ]
-    return median(spans) if spans else None
-
-
-def silence_note(signs: Signs | None) -> str | None:
-    """Describe a silent run, None for any other: the age of its last row, the usual interval, and a missing heartbeat."""
-    if signs is None or signs.seconds_since_row is None or not signs.silent:
-        return None
-    usual = "" if signs.seconds_per_row is None else f", usually one every {max(1.0, signs.seconds_per_row):.0f} s"
-    beat = f"; no sign of its process for {duration(signs.seconds_since_beat or 0)}" if signs.lifeless else ""
-    return f"no row for {duration(signs.seconds_since_row)}{usual}{beat}"
-
+from study.store.work_folder import newest_values
 
 ANY_SLOT = Slot("cpu", (0,), threads=1)
 """A slot for cost estimates whose seconds do not matter."""
@@ -228,7 +170,7 @@ class SweepStatus:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What the folders say of a run: its record, else whether a process trains it in its `home`."""
+    """A run's record, else whether a process trains it in its `home`."""
 
     run_id: str
     home: RunFolder
@@ -317,7 +259,7 @@ def _done_by_record(record: RunRecord) -> dict[str, Any]:
 
 
 def _done_by_rows(seen: _Seen, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run has done by its newest metrics, which count from step 0, also a trunk's."""
+    """Return a run's progress by its newest metrics, counted from step 0."""
     tokens = values.get("trainer/tokens", 0)
     spent_tokens = seen.home.spent(tokens, seen.config.recipe.batch_tokens)["spent_tokens"]
     return {
@@ -332,7 +274,7 @@ def _done_by_rows(seen: _Seen, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> CostEstimate | None:
-    """Return the cost estimate of the sweep by its file; None where a launch would refuse the file."""
+    """Return the cost estimate of the sweep, None where a launch would refuse the file."""
     try:
         return estimate_cost(plan_of(folder, records), [ANY_SLOT])
     except InputError:

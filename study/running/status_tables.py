@@ -13,7 +13,8 @@ from study.config.resources import Resources
 from study.config.run_config import describe_run
 from study.config.sweep import CellSweep
 from study.planning.cost_estimate import CellCost, CostEstimate
-from study.running.status import RunStatus, SweepStatus, silence_note
+from study.running.display import silence_note
+from study.running.status import RunStatus, SweepStatus
 from study.store.records import FOREIGN, READS_ORDER_NATS
 
 MOST_NAMED = 5
@@ -58,7 +59,7 @@ def cost_lines(cost: CostEstimate) -> list[str]:
 
 
 def _first_lines(cost: CostEstimate) -> Iterator[str]:
-    """Yield the runs that the sweep trains before others that start from them or learn from them."""
+    """Yield the runs that the sweep trains before those that need them."""
     waiting = {cell.config.key: row.first_for for cell, row in zip(cost.plan.cells, cost.rows, strict=False)}
     for name, run in cost.plan.parents.items():
         which = f"run {name} ({run.architecture.shape_name}, {run.tokens:,} tokens)"
@@ -86,7 +87,7 @@ def _question_line(cost: CostEstimate) -> Iterator[str]:
 
 
 def _text_line(cost: CostEstimate) -> Iterator[str]:
-    """How many runs by the same configuration read what the corpus held before."""
+    """How many runs read what the corpus held before."""
     if read := cost.plan.on_other_text:
         yield f"{read}, and count for nothing here."
 
@@ -184,7 +185,7 @@ def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) ->
 
 
 def _cell_words(run: RunStatus, with_budget: bool) -> str:
-    """Return what the runs of a cell share, such as `L2-H128-A2-F512 norm=pre, 10M tokens`."""
+    """Return what a cell's runs share, such as `L2-H128-A2-F512 norm=pre, 10M tokens`."""
     name = " ".join(filter(None, (run.shape, run.setting)))
     return f"{name}, {count_text(run.target_tokens)} tokens" if with_budget else name
 
