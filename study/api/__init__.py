@@ -1,4 +1,4 @@
-"""The workbench from Python: the names that scripts and notebooks need, and nothing that the rooms do not do themselves.
+"""The workbench from Python: the names that scripts and notebooks need.
 
 Each name is imported when it is first used, so that counting and fitting need no torch. Only this package re-exports.
 """

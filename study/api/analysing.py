@@ -20,7 +20,7 @@ from study.store.sweep_folder import SweepFolder
 
 
 def load_ledger(folder: Path | str) -> pd.DataFrame:
-    """Return the ledger of a sweep, from its records as they are now: one row a run, `exclusion` empty for the runs that count.
+    """Return the ledger of a sweep, from its present records: one row a run, `exclusion` empty for runs that count.
 
     Configuration keys are dotted (`recipe.learning_rate`), results have their unit in the name (`loss_nats`). Raises InputError
     for a folder without a readable sweep.
@@ -43,7 +43,7 @@ def fit(
 
     `columns` name the column, or expression of columns, of each variable: `parameters="N"`, `tokens="C/(6*N)"`, `loss="loss"`.
     `where` keeps rows, `cluster` is the column that names the run of a row, `bootstrap` the number of resamples. Raises
-    InputError for an unknown law and for a table that cannot serve it.
+    InputError for an unknown law or unfit table.
     """
     if isinstance(table, pd.DataFrame):
         path = Path("the DataFrame")

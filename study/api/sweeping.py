@@ -58,11 +58,10 @@ def launch(sweep: Sweep, results: Path | str = "results", *, wandb: bool = False
 
 
 def train(config: RunConfig, folder: Path | str = "results/python", **execution: Any) -> RunRecord:
-    """Train a run in this process, or resume it, and return its record; a run that has its record is not trained again.
+    """Train a run in this process, or resume it, and return its record; a run with a record is not trained again.
 
-    The run is kept in `folder` as that of a sweep. `execution` are fields of study.training.execution.Execution; by default a
-    run trains on CUDA if it is available, else on all cores. Raises InputError for bad input, and KeyboardInterrupt if the run
-    was stopped, after it has saved.
+    `execution` are fields of study.training.execution.Execution; the default is CUDA if available, else all cores. Raises
+    InputError for bad input, and KeyboardInterrupt if the run was stopped, after it has saved.
     """
     rest_at_barriers()
     import torch

@@ -222,7 +222,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _remove_left(path: Path, before: float) -> None:
-    """Remove temporary files of killed writers; times are those of the file system."""
+    """Remove temporary files of killed writers, by the file system's time."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         with contextlib.suppress(OSError):
             if left.stat().st_mtime < before:
@@ -231,7 +231,7 @@ def _remove_left(path: Path, before: float) -> None:
 
 @contextlib.contextmanager
 def _durable_sibling(path: Path, content: bytes) -> Iterator[Path]:
-    """Write a synced temporary file beside `path`, removed on an error; an OSError names `path`."""
+    """Write a synced temporary file beside `path`, removed on an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:

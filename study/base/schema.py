@@ -143,7 +143,7 @@ def join_path(*parts: str | int) -> str:
 
 
 def _problems(model: type[Strict], error: ValidationError, place: str) -> list[Problem]:
-    """Every problem once, in the order of the fields; only the first MOST_HINTS have hints, which take time."""
+    """Every problem once, in the order of the fields; the first MOST_HINTS have hints."""
     problems: dict[str, Problem] = {}
     for detail in error.errors(include_url=False):
         unknown = detail["type"] == "extra_forbidden"
@@ -187,7 +187,7 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
 
 
 def _unknown_key(model: type[Strict], location: tuple[str | int, ...]) -> str:
-    """Return a message with the nearest key: a path inside a part of the model, else its own."""
+    """Return a message with the nearest key."""
     key = str(location[-1])
     parts = {name: _part(annotation) for name, annotation in _model_at(model, location[:-1]).known_keys().items()}
     inside = [f"{name}.{key}" for name, part in parts.items() if part is not None and key in part.known_keys()]

@@ -133,7 +133,7 @@ class KeyLoader(yaml.SafeLoader):
         return node
 
     def _check(self, node: yaml.Node | None) -> None:
-        """Raise ConstructorError if a node is refused; the nodes below are already checked."""
+        """Raise ConstructorError if a node, not those below, is refused."""
         below: list[yaml.Node] = []
         if isinstance(node, yaml.MappingNode):
             node.value = _with_plain_keys(node.value)
@@ -176,7 +176,7 @@ def _refused(problem: str, mark: Any) -> ConstructorError:
 
 
 def _with_plain_keys(pairs: list[tuple[yaml.Node, yaml.Node]]) -> list[tuple[yaml.Node, yaml.Node]]:
-    """Return the pairs of a mapping with keys as text, `on` and 7 too, except the merge key; repeated keys are refused."""
+    """Return the pairs of a mapping with keys as text, except the merge key; repeated keys are refused."""
     plain: dict[str, tuple[yaml.Node, yaml.Node]] = {}
     for key, value in pairs:
         if not isinstance(key, yaml.ScalarNode):

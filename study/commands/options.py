@@ -201,7 +201,7 @@ def folder_with_runs(path: Path) -> SweepFolder:
 
 
 def _folder(path: Path) -> SweepFolder:
-    """Return the folder at a path, with a name even where the path ends in none."""
+    """Return the folder at a path, named even where the path ends in no name."""
     from study.store.sweep_folder import SweepFolder
 
     return SweepFolder(path if path.name not in ("", "..") else path.resolve())

@@ -314,7 +314,7 @@ def _downstream(requested: dict[str, Any]) -> Downstream:
 
 @contextmanager
 def _named_as_options(section: Literal["data", "downstream"]) -> Iterator[None]:
-    """Report problems of a section of a sweep file, which the options of a command fill, as problems of options."""
+    """Report problems of a section, which options fill, as problems of options."""
     try:
         yield
     except InputError as error:

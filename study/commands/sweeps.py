@@ -322,7 +322,7 @@ def dashboard(folder: Path, port: int, opens: bool) -> None:
 
 
 def _on_other_text(sweep: Sweep, records: Sequence[RunRecord]) -> str:
-    """`Plan.on_other_text` of a sweep; empty where its text is unknown, or without the packages that read text."""
+    """`Plan.on_other_text` of a sweep; empty where its text is unknown."""
     try:
         from study.data.prepared import files_fingerprints
         from study.planning.plan import Plan

@@ -54,7 +54,7 @@ def few_enough(knobs: object) -> object:
 
 
 def _of_section(section: str) -> AfterValidator:
-    """Return the check of a section's keys; without a context, as in the file of a launched sweep, none is checked."""
+    """Return the check of a section's keys, which needs a context: a launched sweep's file has none."""
 
     def check(knob: str, info: ValidationInfo) -> str:
         if info.context is not None and (problem := _why_not_in(section, knob)) is not None:
@@ -65,7 +65,7 @@ def _of_section(section: str) -> AfterValidator:
 
 
 def _set_once(knob: str, info: ValidationInfo) -> str:
-    """Return a varied knob; raises ValueError if `tune` or `base`, which come first, have it too."""
+    """Return a varied knob; raises ValueError if `tune` or `base` has it too."""
     if info.context is not None and knob in info.data.get("tune", ()):
         raise ValueError("is tuned too; leave it out of vary or of tune")
     if info.context is not None and knob in flatten(info.data.get("base", {})):
@@ -79,7 +79,6 @@ SearchedKnob = Annotated[str, _of_section("search.space")]
 
 
 def _why_not_in(section: str, knob: str) -> str | None:
-    """Why a section cannot list a knob; None if it can."""
     field = knob.removeprefix("architecture.")
     if knob.startswith("data.") and (section != "vary" or knob not in TOKENIZER_KNOBS):
         compared = " and ".join(TOKENIZER_KNOBS)
@@ -194,7 +193,6 @@ def _problems_of_architecture(given: Mapping[str, Any], of_shapes: Collection[st
 
 
 def _values_of_model(name: object) -> dict[str, Any]:
-    """Return the fields of a named model; raises InputError for anything that is no name of one."""
     if not isinstance(name, str):
         raise InputError.at(MODEL, f"is {shown(name)}, not the name of a model such as albert-base")
     return trained_values(name)
@@ -372,7 +370,7 @@ def _counts_positions(run: RunConfig) -> bool:
 
 
 def _windows_hide(run: RunConfig) -> bool:
-    """Whether windows have an effect: they hide some token, or have rotary angles of their own."""
+    """Whether windows hide some token, or have rotary angles of their own."""
     architecture = run.architecture
     if (window := architecture.attention_window) is None or not architecture.local_layers:
         return False

@@ -167,7 +167,7 @@ def cell_as_text(knob: str, value: object) -> object:
 
 
 def _as_text(value: object) -> object:
-    """Return a number, word, map or list of layers as text; the list as `0,2,4`."""
+    """Return a number, word, map or list of layers as text."""
     return ",".join(map(str, value)) if isinstance(value, list) else number_in(layers_as_text(value))
 
 

@@ -299,10 +299,7 @@ class RunConfig(Strict):
             raise ValueError(f"{asked} slows tables that are the decoder, too; set architecture.tied_decoder true")
 
     def _without_rule(self) -> str | None:
-        """Return the first field of MobileBERT, whose products and sums no parametrisation but the standard knows.
-
-        None without.
-        """
+        """Return the first field of MobileBERT, which only the standard parametrisation knows, if any."""
         of_mobilebert = {"bottleneck_width", "ffn_stack", "trigram_embedding"}
         for name, value in not_of_berts_kind(self.architecture).items():
             if name in of_mobilebert or (name, value) in (("norm_kind", "affine"), ("mlm_transform", "width")):
@@ -557,7 +554,7 @@ def fingerprint_of(values: object) -> str:
 
 
 def _beyond(values: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that differ from `plain`, recursively, without empty mappings."""
+    """Return the values that differ from `plain`, recursively."""
     kept = {
         name: _beyond(value, plain[name]) if isinstance(value, dict) and name in plain else value
         for name, value in values.items()
@@ -567,7 +564,7 @@ def _beyond(values: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, An
 
 
 def _plain(value: Any) -> Any:
-    """Model values with whole floats as integers; scalars, the bulk, cost no call."""
+    """Model values with whole floats as integers."""
     if isinstance(value, dict):
         return {key: below if type(below) in _SCALARS else _plain(below) for key, below in value.items()}
     if isinstance(value, list):

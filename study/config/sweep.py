@@ -111,7 +111,7 @@ class TuneRange(Strict):
 
 @functools.cache
 def _in_equal_ratios(low: float, high: float, count: int) -> tuple[float, ...]:
-    """Return values in equal ratios, cached since every cell needs the same."""
+    """Return values in equal ratios."""
     return tuple(dict.fromkeys(_rounded(value) for value in np.geomspace(low, high, count)))
 
 
@@ -211,7 +211,7 @@ class SweepBase(Strict):
     @field_validator("*")
     @classmethod
     def _section_is_kept(cls, section: Any, info: ValidationInfo) -> Any:
-        """Add each valid section to the context, in which `parse_sweep` checks them together even if others are invalid."""
+        """Add each valid section to the context, in which `parse_sweep` checks them together."""
         if info.context is not None:
             info.context[info.field_name] = section
         return section
@@ -566,7 +566,7 @@ def parse_sweep(values: Mapping[str, Any], unknown: Literal["forbid", "ignore"] 
 
 
 def _problems_between(sections: Mapping[str, Any], kind: type[SweepBase], of_shapes: tuple[str, ...]) -> Iterator[Problem]:
-    """Yield the problems of valid sections of a file beside each other, even if other sections are invalid."""
+    """Yield the problems between valid sections of a file."""
     vary, tune, search = (sections.get(section, {}) for section in ("vary", "tune", "search"))
     precision = "recipe.precision"
     searched = search.space[precision].values if search and precision in search.space else ()
@@ -584,5 +584,5 @@ def _problems_between(sections: Mapping[str, Any], kind: type[SweepBase], of_sha
 
 
 def _unmet_targets(*, shapes: Shapes | None = None, base: Mapping[str, Any] | None = None, **_: Any) -> Sequence[Problem]:
-    """Return the targets that no width meets, which a plan reports in a sweep without other problems."""
+    """Return the targets that no width meets."""
     return [] if shapes is None else shapes.sizes((base or {}).get("architecture", {}))[1]

@@ -54,7 +54,7 @@ def read_sweep(path: Path, overrides: Sequence[str] = ()) -> tuple[Sweep, dict[s
 
 
 def _values_of(path: Path) -> dict[str, Any]:
-    """Return the values of a sweep file, whose name is that of the file; text from a pipe has none of its own."""
+    """Return the values of a sweep file, with the file's name unless it is piped."""
     if str(path) == "-":
         path = Path("/dev/stdin")
     if path.parent in _PIPES:
@@ -79,8 +79,8 @@ def read_launched(path: Path) -> Sweep:
 def _file_of(path: Path) -> Path:
     """Return the file at a path, else the shipped sweep of this name; raises InputError where another file may be meant.
 
-    That is the copy in a sweep's folder, the file with its suffix, one under sweeps/, or what has the nearest name beside it or
-    among the shipped ones. Of two sweeps with one name, neither is chosen.
+    That is the copy in a sweep's folder, the file with its suffix, one under sweeps/, or the nearest name. Of two sweeps with
+    one name, neither is chosen.
     """
     if path.is_file():
         return path

@@ -153,7 +153,7 @@ def training_sequences(config: RunConfig, prepared: PreparedData) -> TrainingSeq
 
 
 def _validation_pairs(config: RunConfig, prepared: PreparedData, masker: Masker) -> Pairs:
-    """Return the fixed pairs of validation, masked as its sequences are: one in a fixed order for each of these."""
+    """Return the fixed pairs of validation, one for each sequence and masked as it is."""
     seed = stream_seed(Stream.VALIDATION_PAIRS)
     packed = PackedPairs.of(prepared, "validation", config.recipe.objective, seed)
     windows = validation_order(len(packed), config.data.validation_sequences)
@@ -193,7 +193,7 @@ def training_masker(config: RunConfig, prepared: PreparedData) -> Masker:
 
 
 class _Steps(IterableDataset[Tensor]):
-    """One rank's batches from the trainer's current step, which also resumes a run."""
+    """One rank's batches from the trainer's current step."""
 
     def __init__(self, config: RunConfig, train: TrainingSequences, order: DataOrder, trainer: pl.Trainer) -> None:
         self.config, self.train, self.order, self.trainer = config, train, order, trainer

@@ -82,7 +82,7 @@ def cached_sha256_of(path: Path) -> str:
 
 @contextlib.contextmanager
 def _permitted(kind: Path) -> Iterator[None]:
-    """Raise InputError where the folder of a kind, or what lies in it, is closed to this user."""
+    """Raise InputError where a kind's folder, or what lies in it, is closed to this user."""
     try:
         yield
     except PermissionError as error:
@@ -150,7 +150,7 @@ def _identity(path: Path) -> dict[str, Any]:
 
 
 def _build(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    """Build an entry in a temporary folder and rename it; the caller holds the lock."""
+    """Build an entry in a temporary folder and rename it, under the lock."""
     new, old = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
     for left_over in (new, old):
         shutil.rmtree(left_over, ignore_errors=True)

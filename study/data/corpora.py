@@ -259,7 +259,7 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _linked_folders(folder: Path) -> Iterator[Path]:
-    """Yield the links to folders, which are not followed, since they may lead in circles."""
+    """Yield the links to folders, which are not followed."""
     yield from (link for parent, names, _ in os.walk(folder) for name in names if (link := Path(parent, name)).is_symlink())
 
 
@@ -283,7 +283,6 @@ def _left_out_by(file: Path) -> Iterator[Path]:
 
 
 def _other_splits(files: Iterable[Path]) -> set[Path]:
-    """Return the hub's shards of other splits than train, beside shards of train."""
     splits = {file: (file.parent, shard[1]) for file in files if (shard := _SHARD.fullmatch(file.name))}
     trains = {folder for folder, split in splits.values() if split == "train"}
     return {file for file, (folder, split) in splits.items() if split != "train" and folder in trains}

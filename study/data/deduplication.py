@@ -157,12 +157,11 @@ class _HeldOut:
 
     @property
     def joined(self) -> dict[int, Split]:
-        """The new split of each moved document, by document number."""
+        """The new split of each moved document."""
         moved = self.splits != self.before
         return {number: SPLITS[split] for number, split in zip(self.numbers[moved].tolist(), self.splits[moved], strict=True)}
 
     def windows_of(self, split: Split) -> Hashes:
-        """Return the windows of the documents now in a split."""
         of_split = (self.splits == SPLITS.index(split))[self.window_document]
         return np.asarray(self.windows[self.own & of_split])
 
@@ -179,7 +178,7 @@ class _HeldOut:
             windows.meet(self.windows[self.own & near[self.window_document]])
 
     def paragraphs_in_training(self, windows: WindowSet) -> NDArray[np.int64]:
-        """Return the numbers of held-out paragraphs with enough words in training windows."""
+        """Return held-out paragraphs with enough words in training windows."""
         training = (self.splits == SPLITS.index("train"))[self.window_document]
         repeated = items_in(self.own & windows.met & ~training, WINDOW, len(self.words))
         count = len(self.paragraph_numbers)
@@ -202,7 +201,6 @@ def _digest(text: str) -> int:
 
 
 def _numbered(documents: Documents) -> Iterator[tuple[int, Split, slice, list[str]]]:
-    """Yield each document's number, split, paragraph numbers and paragraphs."""
     end = 0
     for number, (split, text) in enumerate(documents):
         paragraphs = text.split("\n")
@@ -211,7 +209,7 @@ def _numbered(documents: Documents) -> Iterator[tuple[int, Split, slice, list[st
 
 
 def _occurring_again(documents: Documents) -> NDArray[np.bool_]:
-    """Flag each paragraph that is long enough and has occurred before."""
+    """Flag each long paragraph that has occurred before."""
     digests = array("Q")
     for *_, paragraphs in _numbered(documents):
         for paragraph in paragraphs:

@@ -88,7 +88,7 @@ def read_hub(corpus: str, text_column: str, *, streamed: bool = False) -> Iterat
 
 
 def _tables(corpus: str, text_column: str, streamed: bool) -> Iterator[Any]:
-    """Yield the rows of the split as Arrow tables, without needless columns where the columns are known."""
+    """Yield the split's rows as Arrow tables, without needless columns."""
     from datasets import disable_progress_bars, load_dataset
 
     name, config, split = hub_name(corpus)
@@ -121,7 +121,7 @@ def loading(place: str, problem: str, remedy: str) -> Iterator[None]:
 
 @functools.cache
 def _why_silent() -> str | None:
-    """Return why the hub does not answer, None if it does or offline mode is on; checked once per process.
+    """Return why the hub does not answer, if it should; checked once per process.
 
     Without an answer the process goes offline, since each request would be tried six times.
     """

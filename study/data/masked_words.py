@@ -116,7 +116,7 @@ def masked_words(
 
 
 def _with_smallest_hashes(documents: Iterable[tuple[Split, str]], limit: int) -> list[tuple[int, str]]:
-    """Return the number of the document and the text of each chosen passage, in the order of their hashes."""
+    """Return the document's number and text of each chosen passage, by hash."""
     chosen: list[tuple[int, int, str]] = []
     held = 0
     validation = (text for split, text in documents if split == "validation")
@@ -132,7 +132,7 @@ def _with_smallest_hashes(documents: Iterable[tuple[Split, str]], limit: int) ->
 
 
 def _passages(text: str) -> Iterator[str]:
-    """Cut a text before words, once a passage is long enough."""
+    """Cut a text before words into passages."""
     begin = 0
     for word in WORD.finditer(text):
         if word.start() - begin >= _PASSAGE_CHARACTERS:
@@ -151,7 +151,7 @@ def _chosen_characters(text: str, draw: np.random.RandomState, rate: float) -> N
 
 
 def _covered(characters: int, encoding: Encoding, special: SpecialTokens) -> NDArray[np.bool_]:
-    """Which characters a piece stands for that is no special one."""
+    """Which characters an ordinary piece stands for."""
     covered = np.zeros(characters, bool)
     for piece, (begin, end) in zip(encoding.ids, encoding.offsets, strict=True):
         if piece not in special.all:

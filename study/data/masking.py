@@ -142,7 +142,7 @@ class Masker:
 def _static_draws(
     tokens: Int[Tensor, "B S"], copies_B: Int[Tensor, " B"], seed: int
 ) -> Callable[[int], Float[Tensor, "B count"]]:
-    """Return a function that draws further fractions, determined by the tokens, the copy and the seed.
+    """Return a function that draws fractions, determined by tokens, copy and seed.
 
     SplitMix64 hashes a counter (Steele et al. 2014, "Fast splittable pseudorandom number generators", figure 17).
     """
@@ -176,5 +176,5 @@ def _shifted(numbers: Integers, bits: int) -> Integers:
 
 @functools.cache
 def _on_device(tokens: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return token ids as a tensor on a device, copied once: a host copy synchronises."""
+    """Return token ids as a tensor on a device, copied once."""
     return torch.tensor(tokens, device=device)

@@ -113,7 +113,7 @@ class PackedPairs:
         return rows
 
     def _cuts(self, windows: NDArray[np.int64], boundaries: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the lengths of the first parts of windows, from 1 to R − 1."""
+        """Return the lengths of first parts, from 1 to R − 1."""
         kinds_NxR = self.kinds[self.stream[: len(self) * self.room].reshape(len(self), self.room)[windows]]
         before, after = kinds_NxR[:, :-1], kinds_NxR[:, 1:]
         sentences, within = (before == _END) & (after == _WORD), (before != _SEPARATOR) & (after != _SEPARATOR)

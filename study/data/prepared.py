@@ -235,7 +235,7 @@ def _untrained_or_loaded(config: TokenizerConfig) -> Tokenizer:
 
 
 def _check_vowels(config: TokenizerConfig, stripped: Stripped) -> None:
-    """Raise InputError if a text loses marks that are no accents, and the configuration does not say so."""
+    """Raise InputError if undecided marks that are no accents are lost."""
     if stripped.vowel_share > MOST_STRIPPED and not _decides_marks(config):
         lost = f"{stripped.vowel_share:.0%} of the text's characters lose a mark that is no accent, as vowels in Hindi and Thai"
         remedy = "set it to false to keep marks, or to true to train without them"
@@ -243,7 +243,7 @@ def _check_vowels(config: TokenizerConfig, stripped: Stripped) -> None:
 
 
 def _decides_marks(config: TokenizerConfig) -> bool:
-    """Whether the configuration, or a tokenizer.json, says what becomes of marks."""
+    """Whether the configuration, or a tokenizer.json, decides on marks."""
     return config.strip_accents is not None or (config.path or "").lower().endswith(".json")
 
 
@@ -325,7 +325,7 @@ def stream_fingerprint(data: DataConfig) -> str:
 
 
 def _overlap_entry(stream: str) -> Path:
-    """Return the overlap's cache entry; it is separate, since token files may be older."""
+    """Return the overlap's own cache entry, since token files may be older."""
     return cache_root() / "overlaps" / stream
 
 
@@ -392,13 +392,12 @@ def _build(corpus: CorpusText, folder: Path) -> dict[str, Any]:
 
 
 def _unknown_share(counts: NDArray[np.int64], special: SpecialTokens) -> float:
-    """Return the share of [UNK] among [UNK] and ordinary tokens."""
     known = counts.sum() - counts[list(special.all)].sum()
     return float(counts[special.unk] / max(1, counts[special.unk] + known))
 
 
 def _check_sizes(prepared: PreparedData, data: DataConfig) -> None:
-    """Raise InputError if a split is too small, first naming the text lost by the tokeniser."""
+    """Raise InputError if a split is too small."""
     train, validation = len(prepared.split("train")), len(prepared.split("validation"))
     length, facts = prepared.sequence_length, prepared.facts
     paragraphs = f" and {plural(facts.repeated_paragraphs, 'repeated paragraph')}" if facts.repeated_paragraphs else ""
@@ -417,7 +416,6 @@ def _check_sizes(prepared: PreparedData, data: DataConfig) -> None:
 
 
 def _check_read(prepared: PreparedData, data: DataConfig) -> None:
-    """Raise InputError if the train split is almost only [UNK]."""
     if prepared.unigram_entropy_nats == 0:
         name = data.tokenizer.path or "the tokeniser trained on it"
         nothing = f"{name} cannot read {data.corpus}: besides [UNK], its train split holds at most one distinct piece"

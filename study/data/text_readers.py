@@ -74,7 +74,7 @@ def read_file(path: Path, text_column: str) -> Iterator[str]:
 
 
 def _suffixes(path: Path) -> tuple[str, str]:
-    """Return the suffixes of a file's kind and of its compression, the latter empty if uncompressed."""
+    """Return the suffixes of a file's kind and of its compression, if any."""
     last = path.suffix.lower()
     return (Path(path.stem).suffix.lower(), last) if last in COMPRESSIONS else (last, "")
 
@@ -170,7 +170,7 @@ def _read_parquet(path: Path, column: str) -> Iterator[str]:
 
 
 def _read_arrow(path: Path, column: str) -> Iterator[str]:
-    """Read an Arrow stream, as `datasets.save_to_disk` writes it, or file."""
+    """Read an Arrow file, or stream as of `datasets.save_to_disk`."""
     import pyarrow as pa
 
     def batches() -> Iterator[Any]:
@@ -186,7 +186,6 @@ def _read_arrow(path: Path, column: str) -> Iterator[str]:
 
 
 def _arrow_texts(path: Path, column: str, what: str, batches: Callable[[], Iterator[Any]]) -> Iterator[str]:
-    """Yield the texts of a file's batches; raises InputError with the bad row."""
     import pyarrow as pa
 
     done = 0
@@ -214,7 +213,7 @@ def _read_jsonl(path: Path, column: str) -> Iterator[str]:
 
 
 def _value(row: dict[str, Any], column: str) -> tuple[bool, Any]:
-    """Return whether a row has a key, dotted if nested, and its value; fields of null are null."""
+    """Return whether a row has a key, dotted if nested, and its value."""
     if column in row:
         return True, row[column]
     value: Any = row

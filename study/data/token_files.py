@@ -202,7 +202,7 @@ def count_characters(texts: Sequence[str], encodings: Sequence[Encoding], unknow
 
 
 def _lost(text: str, encoding: Encoding, unknown: int) -> int:
-    """Count the characters that became [UNK] or lie between pieces, other than marks, which Stripped counts."""
+    """Count the characters, other than marks, that became [UNK] or lie between pieces."""
     lost = end = 0
     for (begin, stop), token in zip(encoding.offsets, encoding.ids, strict=True):
         if begin > end:

@@ -55,7 +55,6 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
 
 
 def _too_few(config: TokenizerConfig, needed: int) -> InputError:
-    """Return the error of a vocabulary that cannot hold all characters of a text."""
     needs = f"this corpus needs {needed:,}, for all its characters; raise it, or use kind: byte_bpe"
     return InputError.at(_VOCABULARY, f"{config.vocabulary:,} pieces are requested, but {needs}")
 
@@ -139,7 +138,6 @@ def _small_and_plain(config: TokenizerConfig) -> normalizers.Sequence:
 
 
 def _trained(config: TokenizerConfig, sample: list[str], trainer: Any) -> dict[str, Any]:
-    """Return the model of a trained tokeniser as in its file."""
     learning = untrained(config)
     learning.train_from_iterator(sample, trainer)
     model: dict[str, Any] = json.loads(learning.to_str())["model"]
@@ -150,8 +148,8 @@ def _of_characters(sample: list[str], config: TokenizerConfig) -> dict[str, Any]
     """WordPiece or BPE over an alphabet of the most frequent characters, at most 1,000 and an eighth of the vocabulary.
 
     Pieces must occur twice. If that gives too few, as in Chinese, whose characters never merge, further characters fill the
-    vocabulary. The trainer numbers characters in hash-map order and breaks ties by number, so its vocabularies vary; here all
-    characters are numbered beforehand, and equal texts give equal bytes.
+    vocabulary. The trainer numbers characters in hash-map order and breaks ties by number; here they are numbered beforehand,
+    so equal texts give equal bytes.
     """
     characters = _characters(sample, config)
     count = min(_LARGEST_ALPHABET, int(config.vocabulary * _ALPHABET_SHARE))
@@ -193,9 +191,8 @@ def _of_bytes(sample: list[str], config: TokenizerConfig) -> dict[str, Any]:
 def _unigram(sample: list[str], config: TokenizerConfig) -> dict[str, Any]:
     """Return the special pieces, every character, and the likeliest longer pieces, with their log probabilities.
 
-    The trainer may fall short of the size requested of it, so more are requested. It adds up probabilities in parallel, in an
-    order that varies, so they are rounded; equal texts then give equal bytes. Raises InputError where the characters alone are
-    too many, at which the trainer would panic.
+    The trainer may fall short of the requested size, so more are requested. It adds up probabilities in varying order, so they
+    are rounded. Raises InputError where the characters alone are too many.
     """
     if (needed := len(SPECIAL_PIECES) + len(_characters(sample, config))) > config.vocabulary:
         raise _too_few(config, needed)
@@ -220,7 +217,7 @@ def _likeliest_first(scored: tuple[str, float]) -> tuple[float, str]:
 
 
 def _characters(texts: list[str], config: TokenizerConfig) -> list[str]:
-    """Return the normalised characters by descending frequency, then code point."""
+    """Return the normalised characters by falling frequency."""
     raw: Counter[str] = Counter()
     for text in texts:
         raw.update(text)

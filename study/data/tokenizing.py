@@ -229,7 +229,7 @@ def json_object(file: Path) -> dict[str, Any]:
 
 
 def _vocabulary(values: Mapping[str, Any]) -> list[str]:
-    """Return the pieces in a tokenizer.json: the keys of a dictionary or, of a unigram model, the first of each pair."""
+    """Return the pieces in a tokenizer.json: a dictionary's keys, or the first of each pair."""
     model = values.get("model")
     pieces = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(pieces, dict):
@@ -243,7 +243,7 @@ def _added(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a tokenizer.json with other names for some pieces, which adds and pads nothing itself."""
+    """Return a tokenizer.json with other names for some pieces."""
     model = dict(values["model"]) if isinstance(values.get("model"), dict) else {}
     if isinstance(pieces := model.get("vocab"), dict):
         model["vocab"] = {names.get(piece, piece): number for piece, number in pieces.items()}
@@ -256,7 +256,7 @@ def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, A
 
 
 def _require_unknown_token(tokenizer: Tokenizer, path: Path) -> None:
-    """Raise InputError if a tokeniser fails on unknown characters for lack of an unknown token."""
+    """Raise InputError if a tokeniser fails on unknown characters."""
     try:
         tokenizer.encode_batch_fast(_RARE, add_special_tokens=False)
     except Exception as error:  # the library raises nothing narrower
@@ -386,7 +386,7 @@ def _loses_mark(character: str, normalizer: Normalizer) -> bool:
 
 
 def _is_accented(character: str) -> bool:
-    """Whether a character with a mark is of a script, or a mark for letters, whose marks are accents."""
+    """Whether a character's script has marks that are accents."""
     name = unicodedata.name(unicodedata.normalize("NFD", character)[0], "")
     return name.startswith(_ACCENTED_SCRIPTS) and "KATAKANA" not in name
 
@@ -407,7 +407,7 @@ def _from_pieces(path: Path, config: TokenizerConfig | None) -> Tokenizer:
 
 
 def _require_added(pieces: Mapping[str, int], path: Path) -> None:
-    """Raise InputError if a file beside a vocab.txt adds pieces to it, which transformers reads as pieces of the model."""
+    """Raise InputError if a file beside a vocab.txt adds pieces to it."""
     for name in (ADDED, SETTINGS):
         values = json_object(path.parent / name) if is_there(path.parent / name) else {}
         added = list(values) if name == ADDED else [each.get("content") for each in _decoded(values)]

@@ -1,4 +1,4 @@
-"""The next runs for a table of finished ones: which, in what order, and what forecast to expect after each."""
+"""The next runs for a table of finished ones, with the forecast to expect after each."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ _SIZES = ("parameters", "tokens", "flops")
 class Advice:
     """The next runs, with the expected half-width of the 95% interval at the targets before the first and after each.
 
-    A half-width is relative in logarithms. `cheapest` and `random` are those of the same budget spent on the cheapest
-    candidates, and at random.
+    Half-widths are relative. `cheapest` and `random` spend the same budget so.
     """
 
     law: Law
@@ -117,8 +116,7 @@ def advise(
     """Choose the next runs among the candidates of a table, within a budget.
 
     `targets` are points such as `parameters=7e10,tokens=1.4e12`; `cost` is an expression over the candidates' columns, their
-    column `cost`, 6·N·D or FLOPs if not given. Raises InputError, with every problem, for unreadable input, too few finished
-    rows, and a budget below every candidate's cost.
+    column `cost`, 6·N·D or FLOPs if not given. Raises InputError with every problem.
     """
     finished.check(law)
     target, table = read_targets(law, targets, finished.roles, "--target"), RunTable.read(candidates)
@@ -163,7 +161,7 @@ def advise(
 
 
 def _costs(law: Law, table: RunTable, roles: Mapping[str, str], cost: str | None) -> tuple[Floats, str, tuple[str, ...]]:
-    """Return the candidates' costs, their unit, and notes on how they are counted.
+    """Return the candidates' costs, their unit, and notes.
 
     A role goes by its column in the finished table, or by its name.
     """
@@ -188,7 +186,7 @@ def _costs(law: Law, table: RunTable, roles: Mapping[str, str], cost: str | None
 
 
 def _spent(basins: list[Basin], costs: Floats, order: Rows, budget: float) -> float:
-    """Return the half-width after a budget is spent on candidates in order, skipping what it cannot afford."""
+    """Return the half-width once a budget is spent in this order, skipping what it cannot afford."""
     for row in order.tolist():
         if costs[row] <= budget:
             budget -= float(costs[row])

@@ -80,7 +80,7 @@ PUBLISHED: Mapping[str, Mapping[str, tuple[float, ...]]] = {
 
 @dataclass(frozen=True)
 class Task:
-    """A table of finished runs: its law, the columns of its variables and response, and those whose product is the cost."""
+    """A table of finished runs: its law, columns of variables and response, and those whose product is the cost."""
 
     law: Law
     columns: Mapping[str, str]
@@ -110,7 +110,7 @@ TASKS = {
 
 @dataclass(frozen=True)
 class Loaded:
-    """A task's pool, the responses of its candidates and those of its targets, and the prior of every fit, if it has one."""
+    """A task's pool, the responses of its candidates and targets, and the prior of every fit, if any."""
 
     pool: Pool
     response: Floats
@@ -146,7 +146,7 @@ def score(truth: Floats, predicted: Floats) -> float:
 
 
 def measure(folder: Path, report: Callable[[dict[str, Any]], None], tasks: Sequence[str] = (), repeats: int = REPEATS) -> None:
-    """Measure every method on every task and report each as a row."""
+    """Report every method on every task as a row."""
     for name in tasks or TASKS:
         loaded = load(name, folder)
         for method in (*BASELINES, "error", "all"):
@@ -164,7 +164,6 @@ def measure(folder: Path, report: Callable[[dict[str, Any]], None], tasks: Seque
 
 
 def _chosen(method: str, loaded: Loaded, seed: int, budgets: Sequence[float]) -> Iterator[Rows]:
-    """Yield the rows of a method at each budget."""
     pool, random = loaded.pool, np.random.default_rng(seed)
     match method:
         case "all":
@@ -179,7 +178,7 @@ def _chosen(method: str, loaded: Loaded, seed: int, budgets: Sequence[float]) ->
 
 
 def _affordable(order: Rows, pool: Pool, budget: float) -> Rows:
-    """Return the rows in order that fit into a budget, skipping those that do not; at least as many as parameters."""
+    """Return the affordable rows in order, at least as many as parameters."""
     kept, spent = [], 0.0
     for row in order.tolist():
         if spent + pool.costs[row] <= budget:
@@ -192,9 +191,8 @@ def _affordable(order: Rows, pool: Pool, budget: float) -> Rows:
 def load_replays(table: RunTable) -> Iterator[Loaded]:
     """Yield the runs of a table that a law reads, such as those at the best rate of their cell, with a target each time.
 
-    The target is the dearest cell, a size and its tokens, with the mean response of all its seeds, none of which is in the
-    pool. The next replay knows the pool alone. There are TURNS, or as many as leave a pilot in the pool. The prior is that of a
-    goal without one.
+    The target is the dearest cell, a size and its tokens, with the mean response of its seeds; the next replay knows the pool
+    alone. There are TURNS, or as many as leave a pilot in the pool. The prior is that of a goal without one.
     """
     law, roles = LAWS["chinchilla"], {"parameters": "parameters_non_embedding"}
     runs = read_columns(TableQuery(table, roles), (*law.variables, "flops"), law.predicts)
@@ -240,7 +238,6 @@ def measure_replay(table: RunTable, report: Callable[[dict[str, Any]], None], re
 
 
 def _missed(loaded: Loaded, rows: Rows, seed: int, bend: float) -> float:
-    """Return the relative error of the forecast of the target."""
     learner = Learner(loaded.pool, seed, bend, loaded.prior)
     return float(np.expm1(forecast_of(learner.basins(rows, loaded.response))[0] - np.log(loaded.truth[0])))
 
@@ -286,7 +283,7 @@ def simulate_coverage(bend: float, simulated: int = SIMULATED) -> Coverage:
 
 
 def measure_coverage(simulated: int = SIMULATED) -> list[dict[str, Any]]:
-    """Return the coverage of laws that are exact, and of laws that bend as much as a design takes them to."""
+    """Return the coverage of exact laws, and of laws that bend as designs expect."""
     return [rounded_all({"bend": bend, **asdict(simulate_coverage(bend, simulated))}) for bend in (0.0, BEND)]
 
 
@@ -299,9 +296,9 @@ def as_line(row: Mapping[str, Any]) -> str:
 
 
 def write(part: str, rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
-    """Write one of the parts `designs`, `coverage` and `replay` into design.json beside the others, and all as design.md.
+    """Write one of the parts `designs`, `coverage` and `replay` into design.json and return the path of design.md.
 
-    Returns the path of design.md; raises InputError if design.json is there and cannot be read.
+    Raises InputError if design.json cannot be read.
     """
     file = folder / "design.json"
     try:
@@ -315,10 +312,7 @@ def write(part: str, rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
 
 
 def as_markdown(parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return the designs beside the published ones, how often the intervals of forecasts hold, and the replay.
-
-    As far as measured.
-    """
+    """Return what was measured of designs, coverage and replay, beside the published designs."""
     sections = [_designs(parts.get("designs", ())), _coverage(parts.get("coverage", ())), _replay(parts.get("replay", ()))]
     return "\n\n".join(["# Designs", *filter(None, sections)]) + "\n"
 

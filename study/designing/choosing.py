@@ -79,7 +79,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Choice:
-    """Candidates in order with their prices, and the expected squared error at the targets before the first and after each."""
+    """Candidates in order with their prices, and the expected squared error before the first and after each."""
 
     rows: tuple[int, ...]
     costs: tuple[float, ...]
@@ -98,7 +98,7 @@ def v_gains(basin: Basin) -> Floats:
 
 
 def within_gains(basins: list[Basin]) -> Floats:
-    """By candidate: the fall of the mean variance at the targets, over the basins by their weights."""
+    """By candidate: v_gains, averaged over the basins by their weights."""
     return np.asarray(sum(basin.weight * v_gains(basin) for basin in basins))
 
 
@@ -147,7 +147,7 @@ def half_width_of(error: float) -> float:
 def plan(basins: list[Basin], prices: Prices, open_: Rows, budget: float, method: Method) -> Choice:
     """Return the best of a method's greedy plans that spend a budget on open candidates.
 
-    Each takes the candidate with the most gain over a power of its cost, among those that are still affordable.
+    Each takes the affordable candidate with the most gain over a power of its cost.
     """
     plans = [_greedy(basins, prices, open_, budget, method.criterion, power) for power in method.powers]
     return min(plans, key=lambda one: one.errors[-1])
@@ -235,8 +235,7 @@ def choose(
 
 
 def batch(basins: list[Basin], prices: Prices, open_: Rows, budget: float, count: int, method: Method) -> list[int]:
-    """Choose the next runs for `count` slots within a budget, fewer if unaffordable; no two of one trunk, which wait for
-    each other's states.
+    """Choose the next runs for `count` slots within a budget, fewer if unaffordable, no two of one trunk.
 
     The first is the best over all basins. Each further one is the best if one basin, in turn and the likeliest first, is the
     truth, so that a batch does not bet on one basin.
@@ -260,7 +259,7 @@ def stage_of(spent: float, budget: float, cheapest: float) -> float:
 
 @dataclass(frozen=True)
 class Preview:
-    """The runs that a design would choose if all went as its basins expect, and the expected error before and after each."""
+    """The runs that a design would choose if all went as expected, and the expected error before and after each."""
 
     rows: tuple[int, ...]
     spent: tuple[float, ...]
@@ -272,7 +271,7 @@ class Preview:
 
 
 def preview(basins: list[Basin], prices: Prices, open_: Rows, budget: float, spent: float, method: Method) -> Preview:
-    """Return the whole design, stage by stage, from what is spent to the budget."""
+    """Return the whole design, stage by stage."""
     rows, path, errors = list[int](), [spent], [expected_error(basins)]
     while len(left := np.setdiff1d(open_[prices.now[open_] <= budget - path[-1]], rows)):
         stage = stage_of(path[-1], budget, float(prices.now[left].min()))

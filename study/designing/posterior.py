@@ -76,12 +76,12 @@ class Basin:
 
     @property
     def forecast(self) -> Floats:
-        """What is expected at the targets: the law, and its bend as far as the runs show it."""
+        """The law at the targets, with its bend as far as the runs show it."""
         return np.asarray(self.at_targets + self.bend)
 
     @property
     def variance(self) -> float:
-        """The mean variance of the law at the targets."""
+        """The mean variance at the targets."""
         return float(np.mean(np.sum(self.targets**2, axis=1)))
 
     def after(self, row: int) -> Basin:
@@ -108,7 +108,7 @@ def basin_of(
 
 @dataclass(frozen=True)
 class Pool:
-    """Candidates with their costs, the target points, and the law whose forecast there is wanted.
+    """Candidates with their costs, the targets, and the law that forecasts them.
 
     With `exponent`, this parameter of the law is wanted in place of its values at the targets.
     """
@@ -185,7 +185,7 @@ class Learner:
         return (_PRIOR_FREEDOM * guess + float(residuals @ residuals)) / (_PRIOR_FREEDOM + spare)
 
     def forecast(self, rows: Rows, response: Floats) -> Floats:
-        """Return the law's values at the targets, from many fresh starts: at each the median over the basins."""
+        """Return the law's median over the basins at each target, from many fresh starts."""
         optima = self.fit(rows, response, 2 * FRESH)
         kept, weights = self.weighed(optima, rows)
         return median(self.surface.value(optima.theta[kept])[:, len(self.pool) :], weights)
@@ -204,9 +204,8 @@ class Learner:
     def weighed(self, optima: Optima, rows: Rows) -> tuple[list[int], Floats]:
         """Return the optima that differ in what is wanted, the heaviest first, and their posterior probabilities.
 
-        An optimum weighs its likelihood times the volume of the normal distribution about it, so that a sharp one, which few
-        parameters near it share, weighs little. Source: Laplace's method, MacKay 2003, Information Theory, Inference, and
-        Learning Algorithms, ch. 27.
+        An optimum weighs its likelihood times the volume of the normal distribution about it: a sharp one weighs little.
+        Source: Laplace's method, MacKay 2003, Information Theory, Inference, and Learning Algorithms, ch. 27.
         """
         likelihood = np.exp(-(optima.value - optima.value[0]) / 2)
         value, slopes = self._in_space(optima.theta)
@@ -262,7 +261,7 @@ def median(values: Floats, weights: Floats) -> Floats:
 
 
 def forecast_of(basins: Sequence[Basin]) -> Floats:
-    """Return what is expected at the targets: at each the median over the basins."""
+    """Return the median over the basins at each target."""
     return median(np.array([basin.forecast for basin in basins]), np.array([basin.weight for basin in basins]))
 
 
@@ -297,7 +296,7 @@ def fitted_prior(learner: Learner, estimates: Mapping[str, float]) -> Prior:
 
 @dataclass(frozen=True)
 class Prior:
-    """A normal prior of each parameter, so wide that it decides only what no row does."""
+    """A normal prior of each parameter, wide enough to decide only what no row does."""
 
     mean: Floats
     spread: Floats
@@ -309,8 +308,7 @@ def least_squares(
     """Return the optima reached from starts θ (B × p), and their objectives Σ r²/noise + Σ((θ − mean)/spread)².
 
     Levenberg-Marquardt steps with the scaling of Marquardt 1963, within the law's bounds. Unlike study.laws.minimising it needs
-    no second derivatives, which cost most for a formula, and its steps turn towards the gradient, so that it follows the
-    narrow valleys of laws with more parameters than the rows determine.
+    no second derivatives, and it follows the narrow valleys of laws with more parameters than the rows determine.
     """
     low, high = surface.bounds
     theta = np.clip(theta, low, high)

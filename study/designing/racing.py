@@ -59,9 +59,9 @@ def race(losses: Floats, difference: float, shared: Shared = lambda *_: 0.0, lev
     """Return the looks at a race, one after each seed, until it is decided.
 
     `losses` are variants × all planned seeds, NaN from the first seed that a variant lacks. Seeds are paired. Each pair has
-    intervals that hold at all looks together (`valid_interval`) at an equal share of the error, so that with
-    probability `level` all intervals of all pairs hold; a pair's interval is the intersection of those so far. A variant drops
-    out once it is above another, and the race ends when one stands, or all that stand lie within `difference` of each other.
+    intervals that hold at all looks together (`valid_interval`) at an equal share of the error, so that all hold with
+    probability `level`; a pair's interval is the intersection of those so far. A variant drops out once it is above another,
+    and the race ends when one stands, or all that stand lie within `difference` of each other.
     """
     pairs = [*combinations(range(len(losses)), 2)]
     of_pair = 1 - (1 - level) / len(pairs)
@@ -90,10 +90,10 @@ def race(losses: Floats, difference: float, shared: Shared = lambda *_: 0.0, lev
 
 @dataclass(frozen=True)
 class RaceOdds:
-    """What simulated races did.
+    """The results of simulated races.
 
-    The share of sweeps in which a best variant was named, and in which one that is not above another dropped out; the runs
-    spent, of all that all seeds would have been; and the share that t-tests at the last seed alone would have decided.
+    The shares of sweeps that named a best variant, and in which one that is not above another dropped out; the share of runs
+    spent; and the share that t-tests at the last seed alone would have decided.
     """
 
     decided: float
@@ -113,7 +113,7 @@ def simulate_races(
     sweeps: int = 1000,
     seed: int = 0,
 ) -> RaceOdds:
-    """Simulate sweeps whose first variant lies `effect` below the others, which are equal; 0 is a null sweep.
+    """Simulate sweeps whose first variant lies `effect` below the others, which are equal.
 
     Each variant scatters over seeds by a deviation drawn between the two of `scatter`; all seeds of a variant share the noise
     of the validation set, by which two variants differ with standard error `shared`.
@@ -150,7 +150,7 @@ EFFECTS = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 
 def measure(sweeps: int = 1000) -> list[dict[str, float]]:
-    """Return what simulated sweeps of 2 to 4 variants and 12 seeds did, with unequal scatter and shared validation noise."""
+    """Return the odds of simulated sweeps of 2 to 4 variants and 12 seeds, with unequal scatter and shared validation noise."""
     rows = []
     for variants in (2, 3, 4):
         for effect in EFFECTS:
@@ -213,7 +213,6 @@ def _within(ends: Floats, angles: Floats, n: int) -> Floats:
     top = np.arcsin(np.clip(np.sin(ends)[:, None] / lift, -1, 1))
 
     def below(psi: Floats) -> Floats:
-        """Return the distribution of ψ, which lies between −π/2 and π/2."""
         inside = np.clip(psi, -_UPRIGHT, _UPRIGHT)
         return np.asarray(stdtr(n, n**0.5 * np.tan(inside)))
 

@@ -435,7 +435,7 @@ def _mean_if_all_known(runs: pd.DataFrame, column: str) -> float | None:
 
 
 def _all_read_order(runs: pd.DataFrame) -> bool | None:
-    """Return False if any run reads no word order, else None if unknown for any."""
+    """Return False if any run reads no word order, None if unknown for any."""
     reads = runs.get("reads_order", pd.Series(dtype=object))
     return False if reads.eq(False).any() else None if reads.empty or reads.isna().any() else True
 
@@ -443,7 +443,7 @@ def _all_read_order(runs: pd.DataFrame) -> bool | None:
 def _documents(runs: Sequence[RunFolder], sequences: Sequence[int]) -> NDArray[np.int64] | None:
     """Return the document of each validation sequence, from the first run that keeps them.
 
-    Raises InputError if their number differs from the sequences'.
+    Raises InputError if their number is another.
     """
     for run, count in zip(runs, sequences, strict=True):
         if (documents := run.validation_documents()) is not None:
@@ -460,7 +460,7 @@ def _first_known(runs: pd.DataFrame, column: str) -> float | None:
 
 
 def _train_flops(config: RunConfig, runs: pd.DataFrame) -> float:
-    """FLOPs of the whole budget at the runs' FLOPs per token, teacher included unless none trained."""
+    """FLOPs of the whole budget, with those of a teacher."""
     trained = runs[runs["tokens"] > 0]
     if trained.empty:
         return config.flops_per_token["train_flops"] * config.tokens
@@ -469,7 +469,7 @@ def _train_flops(config: RunConfig, runs: pd.DataFrame) -> float:
 
 
 def _flops_before(runs: pd.DataFrame) -> float:
-    """FLOPs of the runs that those of a cell start from or learn from; 0 without any, or if no record counts them."""
+    """FLOPs of the runs that a cell's runs need; 0 if unknown."""
     if "spent_flops" not in runs:
         return 0.0
     before = runs["spent_flops"] - runs["train_flops"]
@@ -482,5 +482,5 @@ def per_masked_token(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:
 
 
 def _per_masked_byte(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:
-    """Loss of each document's masked words ÷ the mean bytes of these words; raises InputError as `byte_losses` does."""
+    """Loss of each document's masked words ÷ their mean bytes; raises InputError as `byte_losses` does."""
     return run.byte_losses(float(row["bits_per_masked_byte"]))

@@ -219,7 +219,7 @@ def _why_unequal(cell: CellResult, others: Sequence[CellResult]) -> str | None:
 
 
 def _equal_budgets(one: CellResult, other: CellResult) -> bool:
-    """Whether two cells use equally many tokens, or equal shares of a budget in FLOPs or tokens per parameter."""
+    """Whether two cells use equally many tokens, or equal shares of their budget."""
     less, more = sorted(cell.tokens if cell.budget.unit in ("tokens", "steps") else cell.budget_share for cell in (one, other))
     return less >= (1 - EQUAL_BUDGETS_WITHIN) * more
 
@@ -367,7 +367,7 @@ def averages_of(pairs: Iterable[Comparison], cells: Iterable[CellResult]) -> tup
 
 
 def _average(pairs: Sequence[Comparison], cells: Mapping[str, CellResult]) -> Average | None:
-    """Return the mean over one pair's families; None without a common seed or a common validation set."""
+    """Return the mean over one pair's families, if they share seeds and a validation set."""
     if len({cells[pair.first_cell].validation for pair in pairs}) > 1:
         return None
     sides = [cells[pair.first_cell] for pair in pairs], [cells[pair.second_cell] for pair in pairs]

@@ -90,7 +90,7 @@ def _compression(
 
 
 def _rivals(source: CellResult, cells: Sequence[CellResult]) -> list[CellResult]:
-    """Return the usable cells of smaller shapes, but of the source's variant, budget and validation."""
+    """Return the usable cells of smaller shapes, otherwise like the source."""
     return [
         cell
         for cell in cells

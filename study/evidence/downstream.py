@@ -266,7 +266,7 @@ def _trend(points: pd.DataFrame) -> Trend | None:
 
 
 def _forecast_from_sizes(points: pd.DataFrame, observations: Observations, law: Law) -> Forecast | str:
-    """Return the two-step forecast, or why none: several variants share no law of the sizes."""
+    """Return the two-step forecast, or why there is none."""
     if len(points[["shape", "setting"]].drop_duplicates()) > points["shape"].nunique():
         return "none: the encoders are of several variants, and each variant needs its own law of the sizes"
     of_loss = _law_of_loss(points[~select_largest_runs(observations, SHAPES_HELD_OUT)])
@@ -274,7 +274,7 @@ def _forecast_from_sizes(points: pd.DataFrame, observations: Observations, law: 
 
 
 def _law_of_loss(points: pd.DataFrame) -> Law:
-    """Return the richest law determined: in tokens if they vary, with a floor given enough shapes."""
+    """Return the richest law that the points determine."""
     if points["tokens"].nunique() > 1:
         return LAWS["chinchilla"]
     return LAWS["power-floor" if points["shape"].nunique() >= FLOOR_FROM else "power"]
@@ -308,7 +308,7 @@ def observed(points: pd.DataFrame) -> Observations:
 
 
 def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str, str]]:
-    """Return the mean of scores from chance (0) to perfect (1), of encoders scored on all such tasks."""
+    """Return the mean of scores from chance (0) to perfect (1), of encoders with all of them."""
     reasons = {task.task: why for task in tasks if (why := task.without_scale) is not None}
     used = [task for task in tasks if task.task not in reasons]
     if len(used) < 2:

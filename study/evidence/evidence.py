@@ -237,7 +237,7 @@ class Evidence:
         return sum(run.run_id not in ended and not self._is_foreign(run) for run in self.folder.runs())
 
     def _is_foreign(self, run: RunFolder) -> bool:
-        """Whether an open run is in no cell of the last launch, given the texts of ended runs."""
+        """Whether an open run is in no cell of the last launch."""
         cells, texts = self.folder.cells(), self.ledger.get("data_fingerprint", pd.Series(dtype=str)).dropna().unique()
         try:
             config = run.config()

@@ -224,7 +224,7 @@ def rises_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Rise, .
 
 
 def _ladders(cells: Sequence[CellResult]) -> Iterator[list[CellResult]]:
-    """Yield the cells of each shape and variant, one per number of tokens, ascending."""
+    """Yield the cells of each shape and variant, one per number of tokens."""
     for members in grouped(measured(cells), lambda cell: (cell.setting, cell.architecture)).values():
         yield [first for _, (first, *_) in sorted(grouped(members, lambda cell: cell.tokens).items())]
 
@@ -352,7 +352,7 @@ def spending_fronts(cells: Sequence[CellResult]) -> Iterator[dict[str, tuple[Cel
 
 
 def _alike(cells: Sequence[CellResult]) -> list[list[CellResult]]:
-    """Cells of one shape and validation set that differ in their starts, teachers and budgets only."""
+    """Cells of one shape and validation set that differ only in starts, teachers and budgets."""
     return [*grouped(cells, lambda cell: (cell.architecture, cell.validation, _others(cell))).values()]
 
 

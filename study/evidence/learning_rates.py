@@ -149,7 +149,7 @@ class _Knob:
 
 
 class _Runs:
-    """A ledger's runs as arrays by column, for speed with thousands of runs."""
+    """A ledger's runs as arrays by column."""
 
     def __init__(self, ledger: pd.DataFrame, choosing_seeds: Collection[int]) -> None:
         self.choosing_seeds = choosing_seeds
@@ -173,7 +173,6 @@ class _Runs:
         self.usable = losses.where(losses.notna() & ledger["exclusion"].isna(), None).tolist()
 
     def search(self, rows: NDArray[np.int64]) -> CellSearch:
-        """Return the search of one cell's rows."""
         runs = zip(rows.tolist(), self.seeds[rows].tolist(), self.points[rows].tolist(), strict=True)
         tried = [Tried(seed, point, self.usable[row], self.informative[row]) for row, seed, point in runs]
         choosing, best = comparable_seeds(tried, self.choosing_seeds), best_values(tried, self.choosing_seeds)
@@ -191,7 +190,7 @@ class _Runs:
         )
 
     def _rates(self, rows: NDArray[np.int64], trials: NDArray[np.int64], point: int | None) -> RateSearch:
-        """Return the search among runs that differ only in rate and seed; trials compare rates.
+        """Return the search among runs that differ only in rate and seed.
 
         The rate of `point` ranks first; None if no run is usable.
         """
@@ -212,7 +211,7 @@ class _Runs:
         return RateSearch(tried, status, chosen, *_vertex(rates, losses), seeds=seeds)
 
     def _learned_alike(self, of_values: list[list[int]]) -> bool:
-        """Whether all runs learned, at equal seeds, and read word order all or none."""
+        """Whether all runs learned, at equal seeds, and all or none read word order."""
         seeds = {frozenset(self.seeds[rows].tolist()) for rows in of_values}
         runs = [row for rows in of_values for row in rows]
         comparable = len(seeds) == 1 and len({str(self.reads[row]) for row in runs}) == 1
@@ -227,7 +226,7 @@ class _Runs:
         return Trial(self.names[row], self.losses[row], None if pd.isna(exclusion) else str(exclusion))
 
     def _tuned(self, knob: _Knob, rows: NDArray[np.int64], best: int) -> TunedKnob:
-        """Return the best run's value of a knob; only numbers have edges."""
+        """Return the best run's value of a knob."""
         value, number = knob.values[best], knob.numbers[best]
         numbers = knob.numbers[rows[self.informative[rows]]]
         edge: Literal["lowest", "highest"] | None = None

@@ -147,7 +147,7 @@ def adjust_by_holm(differences: Sequence[_J]) -> tuple[_J, ...]:
 
 
 def _at_level(difference: Difference, level: float | None) -> Difference:
-    """Return the difference with its interval at confidence 1 − `level`; unchanged if that is None."""
+    """Return the difference with its interval at confidence 1 − `level`, if any."""
     if level is None or difference.standard_error_seeds_nats is None:
         return difference
     variances = difference.standard_error_sequences_nats**2, difference.standard_error_seeds_nats**2
@@ -197,7 +197,7 @@ def _difference(
     noise: tuple[Both, Both] | None = None,
     kind: type[Difference] = Difference,
 ) -> Difference:
-    """Return the mean over sequences, with an interval if the variances over sequences and seeds are known."""
+    """Return the mean over sequences, with an interval if variances are known."""
     n, estimate = len(differences), float(differences.mean())
     n_documents = None if documents is None else len(np.unique(documents))
     if noise is None:
@@ -326,7 +326,7 @@ def would_be_significant(
 def _decides(
     difference: Difference, times: int, over_seeds: Sequence[float], seed_freedoms: Sequence[float], comparisons: int
 ) -> bool:
-    """Whether the estimate is significant with `times` the documents and these seed variances."""
+    """Whether the estimate is significant with `times` the documents."""
     variances = (difference.standard_error_sequences_nats**2 / times, sum(over_seeds))
     freedoms = (difference.n_independent * times - 1, satterthwaite(over_seeds, seed_freedoms))
     return chance_beyond(abs(difference.estimate_nats), variances, freedoms) < (1 - CONFIDENCE) / comparisons

@@ -122,7 +122,7 @@ def _origins(ledger: pd.DataFrame) -> list[str]:
 
 
 def _means(scores: pd.DataFrame, by: str) -> dict[str, _Mean]:
-    """Mean and noise of each group: between encoders if any group has two, else between seeds.
+    """Mean and noise of each group, between encoders if any group has two, else seeds.
 
     A run is an encoder; untrained weights of one architecture and data are one.
     """

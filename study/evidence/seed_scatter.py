@@ -108,7 +108,6 @@ def seed_scatter(pool: PooledCells, cells: Mapping[str, NDArray[np.float64]]) ->
 
 
 def _at_median(estimated: SeedVariance) -> float:
-    """Return the variance whose estimates have this median at these degrees of freedom."""
     freedom = estimated.degrees_of_freedom
     return float(estimated.variance * freedom / stats.chi2.median(freedom))
 

@@ -103,7 +103,7 @@ def explore_shapes(folder: Path) -> Multiverse:
 
 
 def _by_validation(evidence: Evidence) -> list[tuple[dict[str, str], list[CellResult]]]:
-    """Usable cells of each validation set and masks, named if there are several; most cells first."""
+    """Usable cells of each validation set, most cells first."""
     runs = evidence.first_runs
     words = dict(zip(runs.index, in_words(runs, validation_columns(runs)), strict=True))
     sets = grouped((cell for cell in evidence.cells if cell.usable), lambda cell: words[cell.name])
@@ -159,7 +159,7 @@ def slope_over_depth(families: Sequence[Sequence[CellResult]], space: Space, cho
 
 
 def _with_common_seeds(cells: Sequence[CellResult]) -> list[CellResult] | None:
-    """Return the cells at the common seeds of their shape and variant; None if some share none."""
+    """Return the cells at the common seeds of their shape and variant, if all share some."""
     common = {shape: common_seeds(members) for shape, members in grouped(cells, _shape_and_variant).items()}
     return [cell.at(common[_shape_and_variant(cell)]) for cell in cells] if all(common.values()) else None
 
@@ -169,7 +169,7 @@ def _shape_and_variant(cell: CellResult) -> tuple[Architecture, str]:
 
 
 def _contrast_of_shapes(cells: Sequence[CellResult], factors: NDArray[np.float64]) -> Contrast:
-    """Σ fᵢ·mean(lossᵢ) of cells; those of one shape and variant have the same seeds."""
+    """Σ fᵢ·mean(lossᵢ) of cells."""
     positions = grouped(range(len(cells)), lambda position: _shape_and_variant(cells[position]))
     shapes: dict[str, NDArray[np.float64]] = {}
     weights: list[float] = []
@@ -230,7 +230,7 @@ def _laws(points: Observations, about: Mapping[str, str], tokens: bool) -> Itera
 
 
 def _law(floor: bool, tokens: bool) -> SumOfTerms:
-    """A·N^−alpha·L^−delta·D^−beta, with or without a floor E, without D if tokens do not vary; signed exponents.
+    """A·N^−alpha·L^−delta·D^−beta, perhaps with a floor E or without D; signed exponents.
 
     One product: two budgets are too few for a separate term of tokens.
     """
@@ -242,7 +242,7 @@ def _law(floor: bool, tokens: bool) -> SumOfTerms:
 
 
 def _doubling(fit: Fit) -> tuple[float, tuple[float, float] | None]:
-    """Nats that doubling the depth adds at the middle of all sizes, with its interval over resamples."""
+    """Nats that doubling the depth adds at the middle of all sizes, with its interval."""
     middle = {name: np.full(2, np.exp(np.log(values).mean())) for name, values in fit.observations.columns.items()}
     middle["depth"] = middle["depth"] * np.sqrt([2.0, 0.5])
     deeper, shallower = fit.predict(middle)
@@ -253,7 +253,7 @@ def _doubling(fit: Fit) -> tuple[float, tuple[float, float] | None]:
 
 @dataclass(frozen=True)
 class _ComparedShapes:
-    """The shapes of one size, budget and variant of a sweep, as its report compares them."""
+    """The shapes of one size, budget and variant of a sweep."""
 
     sweep: str
     family: Family
@@ -287,7 +287,7 @@ def explore_recipes(folders: Sequence[Path]) -> Multiverse:
 
 
 def _compared_in(path: Path) -> list[_ComparedShapes]:
-    """Return what a sweep compares, its largest budget and size first."""
+    """Return what a sweep compares, largest budget and size first."""
     if not is_there(SweepFolder(path).sweep_file):
         raise InputError.at(str(path), "is not a sweep folder: it has no sweep.yaml; give one for each of several sweeps")
     if problems := why_not_shape(path):
@@ -322,7 +322,7 @@ def _recipe_of(config: RunConfig) -> dict[str, str]:
 
 
 def _together(recipes: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Return the knobs in which recipes differ; those that always change together are one, under all their names."""
+    """Return the knobs in which recipes differ; those that always change together are one."""
     knobs = dict.fromkeys(knob for recipe in recipes for knob in recipe)
     columns = {knob: [recipe.get(knob, NONE) for recipe in recipes] for knob in knobs}
     differing = [knob for knob, column in columns.items() if len({*column}) > 1]
@@ -332,7 +332,7 @@ def _together(recipes: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
 
 
 def _numbered(values: Iterable[str]) -> tuple[int, ...]:
-    """Each value as the number of its first occurrence, so that columns of one partition are equal."""
+    """Each value as the number of its first occurrence."""
     numbers: dict[str, int] = {}
     return tuple(numbers.setdefault(value, len(numbers)) for value in values)
 

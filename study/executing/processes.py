@@ -137,8 +137,7 @@ def _ensure_forkserver() -> None:
 def _run_forkserver() -> None:
     """Start the forkserver with SIGINT blocked, until StopSignal unblocks it in a job, and SIGHUP for good.
 
-    While it imports, it has no handler yet, and Ctrl-C would end it; a terminal that hangs up would end it and its jobs, which
-    the launcher tells to save.
+    Without a handler, Ctrl-C would end it, and a lost terminal would end its jobs.
     """
     rest_at_barriers()
     resource_tracker.ensure_running()  # the forkserver starts it otherwise, and it unblocks SIGINT

@@ -137,7 +137,7 @@ class RayExecutor:
             self._ray.cancel(task, force=True)
 
     def _wait(self, future: Future[int], task: Any) -> None:
-        """Wait for a task; a withdrawn one was preempted, one whose node or worker died was killed."""
+        """Wait for a task; a withdrawn one was preempted, one whose worker died was killed."""
         errors = self._ray.exceptions
         try:
             status = int(self._ray.get(task))

@@ -227,7 +227,7 @@ class SlurmExecutor:
             batch.future.set_exception(error)
 
     def _submit_due(self) -> None:
-        """Submit waiting batches as one array; a first refusal is bad input, a later one is retried."""
+        """Submit waiting batches as one array; only a first refusal is bad input."""
         with self._lock:
             due = [batch for batch in self._submitted if batch.job_id is None][:LARGEST_ARRAY]
             if not due:
@@ -281,7 +281,7 @@ class SlurmExecutor:
     def _states(self) -> dict[str, tuple[str, str]] | None:
         """Name and state of every job of the user that Slurm knows, by id; None where Slurm does not answer.
 
-        The name stands last: other jobs of the user may have any name, also with separators or line breaks.
+        The name stands last, since it may hold separators.
         """
         requested = ("--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%F|%K|%T|%j")
         if (listed := _output("squeue", *requested)) is None:
@@ -294,7 +294,7 @@ class SlurmExecutor:
         }
 
     def _earlier(self) -> dict[str, str]:
-        """Return the live Slurm jobs of earlier launches, by the key of each job in their batches."""
+        """Return the live Slurm jobs of earlier launches, by job key."""
         live: dict[str, str] = {}
         for job_id, (name, state) in (self._states() or {}).items():
             array = self.folder / f"{name.removeprefix(self._prefix)}.json"
@@ -320,7 +320,7 @@ class SlurmExecutor:
                 batch.future.set_result(status)
 
     def _exit_status(self, job_id: str, state: str) -> int:
-        """Return the exit status in the job's file, else that of its final state; the files of a good job are removed."""
+        """Return the exit status in a job's file, else that of its final state."""
         file = exit_file(self.folder, job_id)
         try:
             status = int(file.read_bytes())
@@ -334,7 +334,7 @@ class SlurmExecutor:
 
 
 def _submitit() -> Any:
-    """Return the library; raises InputError where it, or a command of Slurm, is missing."""
+    """Return the library; raises InputError where it or Slurm is missing."""
     try:
         import submitit
     except ModuleNotFoundError:
@@ -345,7 +345,7 @@ def _submitit() -> Any:
 
 
 def _output(command: str, *arguments: str) -> str | None:
-    """Return the output of a Slurm command, None where it fails or cannot start.
+    """Return a Slurm command's output, None where it fails.
 
     Variables such as SQUEUE_PARTITION, with which people shorten what squeue shows them, would hide running jobs.
     """

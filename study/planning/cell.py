@@ -174,7 +174,7 @@ class Cell:
         return Tuning(missing, best, not missing, line.values[line.start] if best is None else self._values_at(best)[0])
 
     def _taken(self, records: Mapping[str, RunRecord], before: Tuning | None) -> Tuning:
-        """Return the neighbour's best values once its search is over; a cell that checks also tries the values beside them.
+        """Return the neighbour's best values once its search is over; a checking cell also tries values beside them.
 
         The best of a checking cell is that of all values tried, so that a failed check shows in its choice.
         """
@@ -191,7 +191,7 @@ class Cell:
 
     @cached_property
     def _line(self) -> list[tuple[float | None, Trial]]:
-        """The values of the one tuned knob, with one beyond each end, and their runs; none where no run can have one."""
+        """The values of the one tuned knob, with one beyond each end, and their runs."""
         (tuned,) = self.spec.tune.values()
         trials = ((value, self._reach.get((value,), ())) for value in tuned.line())
         return [(value if trial else None, trial) for value, trial in trials]
@@ -204,7 +204,7 @@ class Cell:
 
     @cached_property
     def _reach(self) -> dict[Values, Trial]:
-        """Every combination of the tuned values and one beyond each end, and what was tried; only valid runs."""
+        """Every combination of tuned values and one beyond each end, with what was tried."""
         trials: dict[Values, Trial] = {}
         for values in dict.fromkeys((*product(*(tuned.line() for tuned in self.spec.tune.values())), *self.tried)):
             with contextlib.suppress(InputError):  # such as a share above 1
@@ -216,7 +216,7 @@ class Cell:
         return tuple(self.variant(tuned, seed) for seed in self.spec.trial_seeds)
 
     def _each_once(self, trials: dict[Values, Trial]) -> dict[Values, Trial]:
-        """Return the trials without those beyond the range that train the same as another value."""
+        """Return the trials without those that train the same as another value."""
         inside: set[Values] = {tuple(point.values()) for point in self.points()}
         kept = {values: trial for values, trial in trials.items() if values in inside}
         trained = {training_key(trial[0]) for trial in kept.values()}

@@ -172,7 +172,7 @@ def estimate_cost(
 
 
 def _estimate_goal(plan: Plan, slots: int, times: StepTimes) -> CostEstimate:
-    """Return the cost of the runs that ended and of those that are expected to be chosen, by shape and budget in this order."""
+    """Return the cost of ended and expected runs, by shape and budget."""
     ended = plan.design.ended(record for record in plan.current_records if _stands(record))
     shares = {place: record.spent_share for place, record in ended.items()} | plan.design.own_share(ended)
     rows = []
@@ -192,7 +192,7 @@ def _estimate_search(plan: Plan, spec: SearchSweep, slots: int, times: StepTimes
 
 
 def _estimate_cells(plan: Plan, spec: CellSweep, slots: int, times: StepTimes, shared: Iterable[RunRecord]) -> CostEstimate:
-    """Return the cost of cells, which take over the `shared` records of other sweeps."""
+    """Return the cost of cells, without `shared` records of other sweeps."""
     trunks = families(plan.cells)
     branches = branching(trunks)
     dearest = {cell.config.key: _dearest(cell) for cell in plan.cells}
@@ -227,14 +227,14 @@ def _sharing(
 
 
 def _dearest(cell: Cell) -> RunConfig:
-    """Return the most expensive run of a cell, where a tuned knob changes the cost."""
+    """Return the most expensive run of a cell."""
     if not any(path in PRICED or path.startswith("architecture.") for path in cell.spec.tune):
         return cell.config
     return max(cell.trials(), key=lambda run: expected_flops(run, run.steps))
 
 
 def _stands(record: RunRecord) -> bool:
-    """Whether a record still belongs to the run that its configuration names."""
+    """Whether a record still belongs to its run."""
     return record.config.fingerprint(record.data_fingerprint) == record.run_id
 
 

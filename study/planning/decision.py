@@ -92,7 +92,7 @@ class Decision(GoalDesign):
         return places
 
     def _left(self, ended: Mapping[Place, RunRecord], busy: Collection[Place]) -> float:
-        """Return the FLOPs that are neither spent nor those of the runs under way."""
+        """Return the FLOPs neither spent nor under way."""
         return self.limit(ended) - spent(ended.values()) - float(sum(self.flops[point] for point, _ in busy))
 
     def looks(self, ended: Mapping[Place, RunRecord]) -> list[GoalLook]:
@@ -174,7 +174,7 @@ class Decision(GoalDesign):
         return race(losses, self.difference, shared)
 
     def _seeds(self, ended: Mapping[Place, RunRecord]) -> list[int]:
-        """Return the seeds of which no run failed or reads no word order, so that all variants can be paired."""
+        """Return the seeds at which all variants can be paired."""
         vain = {seed for (_, seed), record in ended.items() if not usable(record)}
         return [seed for seed in range(self.spec.seeds) if seed not in vain]
 
@@ -185,7 +185,7 @@ class Decision(GoalDesign):
         return float(variance_of_mean(first - second, documents) ** 0.5)
 
     def _losses(self, record: RunRecord) -> Floats:
-        """Return the nats per masked token of each validation sequence, whose mean is the run's loss."""
+        """Return the nats per masked token of each validation sequence."""
         if (name := record.run_id) not in self._per_token:
             tokens, loss = record.validation_masked_tokens or np.nan, record.loss_nats or np.nan
             self._per_token[name] = self._folder_of(record).losses_per_token(tokens, loss)
@@ -223,7 +223,7 @@ class Decision(GoalDesign):
         return f"{joined(gaps)} (95% intervals that hold at every look)"
 
     def _would_take(self, look: Race) -> str:
-        """How many seeds would narrow the widest interval to the difference, at the scatter so far."""
+        """How many seeds would narrow the widest interval to the difference."""
         if not np.isfinite(look.half_width):
             return f"{FIRST} seeds or more would be needed"
         seeds = int(np.ceil(look.seeds * (look.half_width / self.difference) ** 2))
@@ -231,9 +231,7 @@ class Decision(GoalDesign):
 
 
 def _variants(spec: GoalSweep, compared: str, at: ComparedPoint | SizedPoint) -> Iterator[RunConfig]:
-    """Each variant at the goal's size and budget; raises InputError where no depth or width meets the size, or for a value that
-    the knob cannot have.
-    """
+    """Each variant at the goal's size and budget; raises InputError for a value or size that cannot be."""
     pool, budget = spec.pool, Budget(tokens=at.tokens)
     rules = {"head_width": pool.head_width, "ffn_ratio": pool.ffn_ratio, "width_multiple": pool.width_multiple}
     architecture = spec.shared.get("architecture", {})
@@ -254,7 +252,7 @@ def _variants(spec: GoalSweep, compared: str, at: ComparedPoint | SizedPoint) ->
 
 
 def _of_width(spec: GoalSweep, rules: ShapeRules, width: int, at: ComparedPoint | SizedPoint) -> RunConfig:
-    """Return a width with the depth that comes nearest to the goal's size: parameters are linear in depth."""
+    """Return a width with the depth nearest to the goal's size."""
     target = at.parameters_non_embedding
     assert target is not None
 

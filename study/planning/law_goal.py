@@ -110,7 +110,7 @@ class LawGoal(GoalDesign):
 
     @property
     def _aim(self) -> tuple[float, float]:
-        """Where the law is wanted: the point of a forecast; for an exponent the largest point, which scales the sizes alone."""
+        """Where the law is wanted: a forecast's point, or the largest point of an exponent."""
         return (float(self.sizes.max()), float(self.tokens.max())) if self.target is None else self.target
 
     @property
@@ -264,11 +264,11 @@ class LawGoal(GoalDesign):
             yield f"Warning: the design rests on one basin of the law, that of {what}; a launch weighs all that its runs leave."
 
     def _priced(self, ended: Mapping[Place, RunRecord]) -> Priced:
-        """Return what the records say, with what rows cost beside the states that are there."""
+        """Return what the records say, and what rows cost beside present states."""
         return Priced(**vars(self._posterior(ended)), prices=self._prices(ended))
 
     def _posterior(self, ended: Mapping[Place, RunRecord]) -> Posterior:
-        """Return what the records say, by the losses of usable runs; a function of these alone."""
+        """Return what the losses of usable runs say."""
         used = {self._row(place): record for place, record in ended.items() if usable(record)}
         rows = np.array(sorted(used), dtype=np.int64)
         key = (*rows.tolist(), -1, *sorted(self._row(place) for place in ended))
@@ -282,10 +282,7 @@ class LawGoal(GoalDesign):
         return self._known[key]
 
     def _trunks(self) -> Rows:
-        """Return the number of each row's trunk, which it shares with the budgets of its shape and seed.
-
-        Else one of its own.
-        """
+        """Return the number of each row's trunk, shared by the budgets of its shape and seed."""
         alone = np.arange(len(self.pool))
         if not self.branches.any():
             return alone
@@ -309,7 +306,7 @@ class LawGoal(GoalDesign):
         return [self.run(self._place(row)) for row in self.prices.beside([self._row(place)]).tolist()]
 
     def _closed(self, ended: Mapping[Place, RunRecord]) -> Rows:
-        """Return the rows that ended, and those of a budget that leaves a bag of words, or of a shorter one, at its shape."""
+        """Return the rows that ended, and those of budgets at which their shape stays a bag of words."""
         closed = {self._row(place) for place in ended}
         for point in {point for (point, _), record in ended.items() if record.reads_order is False}:
             shape = self.points[point].architecture
@@ -322,7 +319,7 @@ class LawGoal(GoalDesign):
         return np.array(sorted(closed), dtype=np.int64)
 
     def _is_fit(self, rows: Rows, response: Floats) -> bool:
-        """Whether rows determine the law, rather than its prior."""
+        """Whether rows, not the prior, determine the law."""
         try:
             Observations.of({name: values[rows] for name, values in self.pool.candidates.items()}, response[rows]).check(LAW)
         except InputError:
@@ -337,7 +334,7 @@ class LawGoal(GoalDesign):
         return preview([*posterior.basins], posterior.prices, open_, limit, posterior.spent, METHOD)
 
     def _would_take(self, posterior: Priced, limit: float) -> str:
-        """Return what the goal is expected to take of this pool, in words."""
+        """Return what the goal is expected to take, in words."""
         wanted = self.half_width[1]
         for times in DEARER:
             ahead = self._preview(posterior, times * limit)
@@ -347,7 +344,7 @@ class LawGoal(GoalDesign):
         return f"{DEARER[-1]} times as much of this pool is not expected to meet it either; give a pool nearer to the target"
 
     def _grid(self, posterior: Posterior, limit: float) -> float:
-        """Return the expected half-width of the limit's best grid: the cheapest shapes, each at all budgets up to a longest."""
+        """Return the expected half-width of the limit's best grid: the cheapest shapes at all budgets up to a longest."""
         return min(self._grid_up_to(longest, posterior, limit) for longest in np.unique(self.tokens).tolist())
 
     def _grid_up_to(self, longest: int, posterior: Posterior, limit: float) -> float:
@@ -362,7 +359,7 @@ class LawGoal(GoalDesign):
         return half_width_of(expected_error(basins))
 
     def _grid_cost(self, points: Sequence[int]) -> float:
-        """Return the FLOPs of these budgets of one shape, the longest first, from which the others branch."""
+        """Return the FLOPs of these budgets of one shape, branched from the longest."""
         prices, cost = self.prices, 0.0
         for point in sorted(points, key=lambda point: -self.tokens[point]):
             cost += float(prices.now[point * self.seeds])
@@ -376,7 +373,7 @@ class LawGoal(GoalDesign):
         return divmod(row, self.seeds)
 
     def _in_seed_order(self, rows: Sequence[int], taken: Collection[Place]) -> list[Place]:
-        """Return the points of rows, each with its first seed that is not taken, as far as one is left."""
+        """Return the points of rows, each with its first free seed, if any."""
         taken, places = {*taken}, list[Place]()
         for point, _ in map(self._place, rows):
             left = [(point, seed) for seed in range(self.seeds) if (point, seed) not in taken]
@@ -397,7 +394,7 @@ class LawGoal(GoalDesign):
 
 
 def _points(spec: GoalSweep) -> Iterator[RunConfig]:
-    """Yield the shapes of a pool at each of its budgets, without seeds; raises InputError with every problem."""
+    """Yield the shapes of a pool at each budget; raises InputError with every problem."""
     architecture, pool = spec.shared.get("architecture", {}), spec.pool
     rules = ShapeRules(pool.head_width, pool.ffn_ratio, pool.width_multiple, needs_even_heads(architecture))
     problems: dict[str, Problem] = {}
@@ -415,9 +412,9 @@ def _points(spec: GoalSweep) -> Iterator[RunConfig]:
 
 
 def _fit_at(path: str) -> Mapping[str, float]:
-    """Return the estimates of a fit's JSON, or of the law fitted to a ledger or the ledger of a results folder.
+    """Return the estimates of a fit's JSON, or of the law fitted to a ledger.
 
-    Raises InputError for another law or count of parameters, and for rows that do not determine the law.
+    Raises InputError for another law, and for rows that do not determine it.
     """
     place = Path(path)
     if place.is_dir() or place.suffix not in ("", ".json"):

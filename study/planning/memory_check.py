@@ -153,7 +153,7 @@ def available_memory_bytes() -> int:
 
 
 def _left_in_control_groups() -> Iterator[int]:
-    """Yield the control group's limit less its use without droppable file cache (cgroup 2, then 1)."""
+    """Yield each control group's limit less its use without droppable file cache (cgroup 2, then 1)."""
     for folder, limit, use in (
         (CONTROL_GROUP, "memory.max", "memory.current"),
         (CONTROL_GROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),

@@ -73,7 +73,7 @@ def _members(spec: CellSweep | SearchSweep, records: Iterable[RunRecord]) -> dic
 
 
 def _name(spec: CellSweep, record: RunRecord) -> str:
-    """Return the sweep's name with shape, variant and budget of a cell: norm: L2-H64-A2-F256 (norm=pre) at 200k tokens."""
+    """Return a cell's name in the sweep, as norm: L2-H64-A2-F256 (norm=pre) at 200k tokens."""
     config = record.config
     cell = shape_and_variant(config.architecture.shape_name, config.variant(spec.vary))
     budget = config.recipe.budget
@@ -83,7 +83,7 @@ def _name(spec: CellSweep, record: RunRecord) -> str:
 def _trials(
     folder: SweepFolder, spec: CellSweep | SearchSweep, records: Iterable[RunRecord], objectives: Iterable[str]
 ) -> list[FrozenTrial]:
-    """Return the trials of a study; those of tuned knobs lie on ranges that hold every value tried."""
+    """Return the trials of a study, on ranges that hold every value tried."""
     points = [(record, _point(spec, record)) for record in records]
     if isinstance(spec, SearchSweep):
         space = {path: distribution_of(dimension) for path, dimension in spec.search.space.items()}
@@ -128,12 +128,12 @@ def _trial(
 
 
 def _local(moment: str) -> datetime:
-    """Return a moment as Optuna keeps it, in local time without a zone."""
+    """Return a moment in local time without a zone, as Optuna keeps it."""
     return datetime.fromisoformat(moment).astimezone().replace(tzinfo=None)
 
 
 def _add(storage: optuna.storages.BaseStorage, sweep: str, name: str, trials: list[FrozenTrial], objectives: int) -> int:
-    """Add the trials that a study lacks, and return how many; raises InputError where the study is not a mirror."""
+    """Add the trials that a study lacks; return how many. Raises InputError where the study is no mirror."""
     directions = [StudyDirection.MINIMIZE] * objectives
     study = optuna.create_study(storage=storage, study_name=name, directions=directions, load_if_exists=True)
     if study.user_attrs.get(MARK, None if study.get_trials(deepcopy=False) else sweep) != sweep:

@@ -274,7 +274,7 @@ def _cell(group: Sequence[RequestedCell], spec: CellSweep, tried: Mapping[str, M
 
 
 def _tried(spec: CellSweep, records: Iterable[RunRecord]) -> dict[str, dict[Values, None]]:
-    """Return the tuned values that runs have, by what a cell's runs share; none without tuning."""
+    """Return the tuned values that runs have, by what a cell's runs share."""
     tried: dict[str, dict[Values, None]] = {}
     for config in (record.config for record in records if spec.tune):
         tried.setdefault(config.identity(_aside(spec)), {})[tuple(config.values_of(spec.tune).values())] = None
@@ -284,7 +284,7 @@ def _tried(spec: CellSweep, records: Iterable[RunRecord]) -> dict[str, dict[Valu
 def _configs(
     named: NamedRuns, shape: Mapping[str, Any], variant: Mapping[str, Any], problems: dict[str, Problem]
 ) -> list[RunConfig]:
-    """One shape in one variant at each possible budget; problems of any run are added to `problems`."""
+    """One shape in one variant at each possible budget; adds to `problems`."""
     spec, configs = named.spec, []
     try:
         variant = named.resolved(shape, variant)
@@ -308,7 +308,7 @@ def _configs(
 
 
 def _by_first_layers(config: RunConfig, depth: int | None) -> RunConfig:
-    """Return the run by its usual name if it starts with the first layers of another, of this depth (None if unknown)."""
+    """Return the run by its usual name if it starts with another's first layers."""
     init_from, kept = config.recipe.init_from, config.architecture.depth
     if init_from is None or depth is None or layers_problem(depth, kept, init_from.keep):
         return config
@@ -320,8 +320,7 @@ def _by_first_layers(config: RunConfig, depth: int | None) -> RunConfig:
 def _on_one_way(configs: list[RunConfig], spec: CellSweep) -> list[RunConfig]:
     """Return the budgets of one shape, under wsd with the smallest one's warmup, so that one trunk serves them all.
 
-    The warmup leaves room for the longest decay that is tried. Where schedules or warmups are compared or tuned, each budget
-    keeps its own.
+    The warmup leaves room for the longest decay that is tried. Compared or tuned schedules stay as they are.
     """
     recipes = [config.recipe for config in configs]
     alone = {"recipe.warmup_fraction", "recipe.schedule"} & {*spec.tune, *spec.vary}
@@ -361,7 +360,7 @@ def point_of(spec: SearchSweep, config: RunConfig) -> dict[str, Any] | None:
 
 
 def _as_searched(path: str, value: Any, config: RunConfig, dimension: Dimension) -> Any:
-    """Return a knob's value in its dimension's terms: for an absent option, the width of the blocks or one group a layer."""
+    """Return a knob's value in its dimension's terms."""
     if value is not None or dimension.holds(NONE):
         return NONE if value is None else value
     plain = {"embedding_width": config.architecture.table_width, "layer_groups": config.architecture.groups}

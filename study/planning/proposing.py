@@ -86,9 +86,9 @@ class CellProposer:
         self._stale.update(dict.fromkeys(sorted(self._askers.pop(key, ()))))
 
     def _ask(self, records: Mapping[str, RunRecord]) -> None:
-        """Ask the cells whose needs may have changed, and the followers of those that found their best.
+        """Ask the cells whose needs may have changed, and their followers.
 
-        A search is evaluated once for each record that it waited for, however many cells precede it.
+        A search is evaluated once for each record that it waited for.
         """
         while self._stale:
             index = next(iter(self._stale))
@@ -112,7 +112,7 @@ class CellProposer:
             heappush(self._waiting, (-first, next(self._serial), key, config))
 
     def _release(self, records: Mapping[str, RunRecord]) -> None:
-        """Release the runs that no longer wait for a trunk or another run, in at most a twentieth of the time."""
+        """Release the runs that no longer wait, in at most a twentieth of the time."""
         started = time.monotonic()
         for key, config in [item for item in self._held.items() if not self._is_blocked(item[1], records)]:
             del self._held[key]
@@ -125,7 +125,7 @@ class CellProposer:
         return self.trunks is not None and self.trunks.blocked(config, self._askers.keys(), records)
 
     def _parents_of(self, config: RunConfig) -> list[str]:
-        """Return the keys of the runs of this sweep that a run starts from or learns from."""
+        """Return the keys of this sweep's runs that a run needs."""
         return [self._parents[name] for name in parents_of(config) if name in self._parents] if self._parents else []
 
 
@@ -184,7 +184,7 @@ class Trunks:
             _remove_states(folder)
 
     def _state_for(self, config: RunConfig) -> tuple[RunFolder, Path] | None:
-        """Return the state that a longer run left where this one starts to decay, and its folder."""
+        """Return the state that a longer run left where this one's decay begins, and its folder."""
         if config.branch_step is None:
             return None
         for trunk in map(self._folder_of, self._longer(config)):
@@ -242,7 +242,7 @@ class GoalTrunks:
 
 
 def _remove_states(folder: SweepFolder) -> None:
-    """Remove the states that ended runs left, but of those that another active sweep shares."""
+    """Remove the states of ended runs that no other active sweep shares."""
     others = [sibling for sibling in folder.siblings() if _is_being_trained(sibling)]
     for run_id in (run.run_id for run in folder.runs()):
         home = folder.home(run_id)

@@ -80,7 +80,7 @@ class OptunaSearch:
         self.study.sampler = _sampler(self.search.sampler, self.spec.first_seed + len(self.study.get_trials(deepcopy=False)))
 
     def _replay(self, record: RunRecord, checked: Checks) -> None:
-        """Ask for the trial of an ended run and report what it did, so that pruner and sampler know what they knew before."""
+        """Ask for the trial of an ended run and report what it did."""
         self.study.enqueue_trial(self._point(record.config))
         trial = self._ask()
         self._pending[record.config.key] = (trial, record.config)
@@ -141,7 +141,7 @@ class OptunaSearch:
         return trial
 
     def _ask_for_another(self) -> None:
-        """After a repeated point, which counts as no trial, let a point that is not yet tried be next, if all are listed."""
+        """After a repeated point, let an untried point be next, if all are listed."""
         self._repeats += 1
         self._repeats_in_a_row += 1
         if self._points is None:
@@ -153,7 +153,7 @@ class OptunaSearch:
             self._end_early(f"all {plural(int(points_of(self.spec)), 'point')} of its space are tried")
 
     def _is_new(self, point: dict[str, Any]) -> bool:
-        """Whether a point is a valid run that trains as no other."""
+        """Whether a point is valid and trains as no other."""
         try:
             return training_key(searched_config(self.spec, point)) not in self._names
         except InputError:

@@ -63,7 +63,7 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class _Timed:
-    """A timed run: the work of its steps, the time of one, and its share of the devices."""
+    """A timed run: the work and time of its steps, and its share of the devices."""
 
     work: tuple[object, ...]
     flops: float
@@ -118,14 +118,14 @@ def step_times(
 
 
 def _median_steps(used: Sequence[_Timed], share: Share) -> dict[tuple[object, ...], tuple[float, float]]:
-    """FLOPs and median seconds of each kind of step on a share of the devices."""
+    """FLOPs and median seconds of each kind of step."""
     of_work = grouped(used, lambda timed: timed.work)
     scaled = {work: [timed.seconds * timed.share.amount / share.amount for timed in alike] for work, alike in of_work.items()}
     return {work: (of_work[work][0].flops, median(seconds)) for work, seconds in scaled.items()}
 
 
 def _spread(timed: Sequence[_Timed]) -> bool:
-    """Whether steps differ enough in FLOPs to separate overhead from rate."""
+    """Whether FLOPs differ enough to separate overhead from rate."""
     flops = [each.flops for each in timed]
     return max(flops) >= LEAST_SPREAD * min(flops)
 
@@ -145,12 +145,12 @@ def _share(slot: Slot, devices: int, threads: int, sharing: int) -> Share:
 
 
 def _that_run(config: RunConfig, flops_per_step: float) -> float:
-    """Return the executed part of a step's `train_flops`, without what the last layer spares; a teacher's part is ignored."""
+    """Return the executed part of a step's `train_flops`, without a teacher."""
     return flops_per_step - config.spared_flops_per_token_with(None) * config.recipe.batch_tokens
 
 
 def _work(config: RunConfig, flops_per_step: float) -> tuple[object, ...]:
-    """Return what steps of equal time share: model, length, batch, dropout, optimiser, and a teacher's part of the FLOPs."""
+    """Return what steps of equal time share."""
     recipe, length = config.recipe, config.data.sequence_length
     return config.architecture, length, recipe.batch_tokens, recipe.dropout, recipe.optimizer, f"{flops_per_step:.9g}"
 

@@ -264,7 +264,7 @@ VOCABULARY, ASPECT = 32_000, 39.2
 
 
 def _slopes() -> tuple[float, float]:
-    """Return the exponent of the best N in compute, without embeddings and with."""
+    """Return the exponent of the best N in compute, without and with embeddings."""
     without = np.logspace(2.9, 9.2, 20)
     everything = without + VOCABULARY * (without * ASPECT / 12) ** (1 / 3)
     tokens = np.logspace(6, 25, 1000)

@@ -80,7 +80,7 @@ def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:
 
 
 def _sharing(siblings: Sequence[SweepFolder], failed: Mapping[str, RunRecord]) -> list[SweepFolder]:
-    """Return the other sweeps that would return the record of such a run; raises InputError where one uses an excluded run."""
+    """Return the sweeps that would return the record of such a run; raises InputError where one uses an excluded run."""
     sharing = {}
     for sibling, (run_id, record) in product(siblings, failed.items()):
         there = sibling.run(run_id).record()
@@ -92,7 +92,6 @@ def _sharing(siblings: Sequence[SweepFolder], failed: Mapping[str, RunRecord]) -
 
 
 def _gives_back(there: RunRecord | None) -> bool:
-    """Whether another sweep's record would be taken over again in place of a retry."""
     return there is not None and (there.state not in _KEPT or there.excluded is not None)
 
 
@@ -121,7 +120,7 @@ def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]
 
 
 def _texts_of(folder: SweepFolder) -> Collection[str]:
-    """Return the fingerprints of a sweep's text as its files are now, one a tokeniser; none where there are none here."""
+    """Return the fingerprints of a sweep's text as its files are now."""
     try:
         launched = folder.launched()
     except InputError:
@@ -160,7 +159,7 @@ def _put_score_aside(run: RunFolder, score: ScoreRecord) -> Retried:
 
 
 def _aside(run: RunFolder, note: dict[str, str]) -> Path:
-    """Put a run's record aside; an excluded run is included again, with the old reason in the note."""
+    """Put a run's record aside; an exclusion moves into the note."""
     excluded = run.excluded()
     if excluded is not None and is_there(run.scores):  # they are of the weights that are trained anew
         kept_scores = run.aside("scores")
@@ -209,7 +208,7 @@ def _signed(values: dict[str, str]) -> dict[str, str]:
 
 
 def _user() -> str:
-    """Return the user's name, or the number where the system has no name, as in a container."""
+    """Return the user's name or number."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

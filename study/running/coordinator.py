@@ -229,7 +229,7 @@ class Coordinator(Generic[JobT, RecordT]):
         self.progress.running.clear()
 
     def _submit(self, executor: Executor) -> None:
-        """Start wanted jobs on free slots; skip those that others have ended, wait for those that others hold."""
+        """Start wanted jobs on free slots, without those that others ended or hold."""
         self._look_at_held()
         while free := executor.free:
             if not (proposed := self.proposer.wanted(self._busy(), free)):
@@ -259,7 +259,6 @@ class Coordinator(Generic[JobT, RecordT]):
         return f"the sweep {job.folder.path.parent.parent.name!r}, {who}"
 
     def _look_at_held(self) -> None:
-        """Release jobs that others have ended or stopped working on."""
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return
         self._looked = time.monotonic()
@@ -277,7 +276,7 @@ class Coordinator(Generic[JobT, RecordT]):
         self.proposer.look(self.progress.running.values())
 
     def _ended(self, batch: Sequence[JobT], exit_status: int) -> None:
-        """File a batch; the job that its process failed on is retried as the policy allows."""
+        """File a batch; the job that its process failed on may be retried."""
         rest = [job for job in batch if not self._take(job)]
         if rest and exit_status != PREEMPTED_EXIT and (failure := self._retries.failure(rest[0], exit_status)) is not None:
             self.proposer.give_up(rest[0], failure)
@@ -292,7 +291,7 @@ class Coordinator(Generic[JobT, RecordT]):
 
 
 def _taken(over: SimpleQueue[Future[int]], seconds: float) -> Iterator[Future[int]]:
-    """Yield the finished futures, once one is finished or the time is over."""
+    """Yield finished futures, once there is one or the time is over."""
     with suppress(Empty):
         yield over.get(timeout=seconds)
         while True:

@@ -70,7 +70,7 @@ def plan(spec: Sweep, results: Path, resources: Resources) -> CostEstimate:
 
 
 def _planned(spec: Sweep, folder: SweepFolder) -> Plan:
-    """Return the plan of a sweep beside the records of its folder, of which those count that are of its text as it is now."""
+    """Return the plan of a sweep beside the records of its folder that are of its present text."""
     records, problems = folder.read_records()
     refuse_newer(problems)
     warn_of(problems)
@@ -83,7 +83,7 @@ def _planned(spec: Sweep, folder: SweepFolder) -> Plan:
 
 
 def _names_cells(spec: Sweep) -> bool:
-    """Whether runs of a sweep start from others of it, whose ids depend on the text."""
+    """Whether runs start from others, whose ids depend on the text."""
     return isinstance(spec, CellSweep) and bool(spec.parents)
 
 
@@ -110,13 +110,13 @@ def _estimate(
 
 
 def _check_folders(folder: SweepFolder) -> None:
-    """Raise InputError where runs cannot be written, as in a results folder whose parts are another user's."""
+    """Raise InputError where runs cannot be written."""
     for each in (folder.path, folder.runs_folder, folder.homes):
         require_links(each, "give another folder with --results")
 
 
 def _earlier_question(planned: Plan, folder: SweepFolder) -> str | None:
-    """Return the question of the last launch into this folder, where it is another one."""
+    """Return the folder's last question, where it is another one."""
     with suppress(InputError):  # a launch replaces a file that cannot be read
         launched = folder.launched()
         return None if launched is None or launched.question == planned.spec.question else launched.question
@@ -126,7 +126,7 @@ def _earlier_question(planned: Plan, folder: SweepFolder) -> str | None:
 def _check_trained_runs(
     planned: Plan, folder: SweepFolder, prepared: Mapping[TokenizerVariant, PreparedData] = MappingProxyType({})
 ) -> None:
-    """Raise InputError where a run that is still wanted begins with, or learns from, an unusable run."""
+    """Raise InputError where a wanted run needs an unusable run."""
     if not {*TRAINED_RUNS} & {*planned.spec.varied, *flatten(planned.spec.base)}:
         return
     from study.training.trained_runs import check_trained_runs
@@ -198,7 +198,6 @@ def another_question(folder: SweepFolder, spec: Sweep) -> str | None:
 
 
 def _check_token_dropout(planned: Plan, prepared: Mapping[TokenizerVariant, PreparedData]) -> None:
-    """Raise InputError where an encoder leaves out another piece than the tokeniser's mask."""
     for run in planned.first_runs:
         if run.architecture.token_dropout is not None:
             from study.data.batches import validation_masker  # imports Lightning
@@ -207,13 +206,11 @@ def _check_token_dropout(planned: Plan, prepared: Mapping[TokenizerVariant, Prep
 
 
 def _check_unique_tokens(planned: Plan, prepared: Mapping[TokenizerVariant, PreparedData]) -> None:
-    """Raise InputError where a run is to read more text than there is."""
     for run in planned.first_runs:
         prepared[run.data.tokenizer.variant].with_unique_tokens(run.recipe.unique_tokens)
 
 
 def _passes(runs: Sequence[RunConfig], data: PreparedData) -> str | None:
-    """How often runs read all the text that there is."""
     longest = max((run.tokens for run in runs if run.recipe.unique_tokens is None), default=0)
     passes = longest / data.unique_tokens
     if passes <= 1:
@@ -226,7 +223,7 @@ def _check_memory(planned: Plan, slots: list[Slot]) -> None:
 
 
 def _check_batches(planned: Plan, devices: int) -> None:
-    """Raise InputError where a batch cannot be shared evenly over the devices of a run, or one has nothing to validate."""
+    """Raise InputError where devices cannot share a batch evenly, or one has nothing to validate."""
     if devices == 1:
         return
     if (sequences := planned.spec.data.validation_sequences) < devices:
@@ -239,7 +236,7 @@ def _check_batches(planned: Plan, devices: int) -> None:
 
 
 def _check_kernels(planned: Plan, slot: Slot, here: bool) -> None:
-    """Raise InputError where kernels cannot be built here, or do not support the precision of a run."""
+    """Raise InputError where kernels cannot be built here or do not support a precision."""
     from study.training.execution import check_compiler
 
     if here:
@@ -254,7 +251,7 @@ def _check_kernels(planned: Plan, slot: Slot, here: bool) -> None:
 
 
 def _precision(requested: AskedPrecision, device: Device, here: bool) -> Precision | None:
-    """Return the precision of runs; None where another machine decides what `auto` means."""
+    """Return the precision of runs, None where another machine decides on `auto`."""
     from study.training.execution import resolve_precision
 
     return resolve_precision(requested, device) if here or requested != "auto" else None

@@ -67,7 +67,7 @@ class SharedRuns:
         return home
 
     def _known_home(self, run_id: str) -> RunFolder | None:
-        """Where the link of a run leads, if the run is still trained there; a link to no run causes a warning."""
+        """Return the home of a run, if it is still trained there."""
         try:
             home = self.folder.home(run_id)
         except InputError as error:
@@ -79,7 +79,7 @@ class SharedRuns:
         return os.path.join("..", self.folder.name, "runs", run_id)
 
     def _is_home(self, home: RunFolder) -> bool:
-        """Whether a run is still trained there: in no deleted sweep, nor where it was pruned or its record is unreadable."""
+        """Whether a run is still trained there: not in a deleted sweep, not pruned, not damaged."""
         mine = home.path == self.folder.run(home.run_id).path
         return (is_there(home.path) or home.is_run) and (mine or _is_of_use(home))
 
@@ -95,7 +95,7 @@ class SharedRuns:
 
 
 def _record_or_aside(run: RunFolder) -> RunRecord | None:
-    """Return the record of a run; a damaged one is put aside, so that the run is trained again and nothing is lost."""
+    """Return the record of a run; a damaged one is put aside, so that the run is trained again."""
     try:
         return run.record()
     except (InputError, OSError) as error:
@@ -110,7 +110,7 @@ def _record_or_aside(run: RunFolder) -> RunRecord | None:
 
 
 def _is_of_use(run: RunFolder) -> bool:
-    """Whether another sweep can use a run: it was not pruned, and its record, if there is one, can be read."""
+    """Whether another sweep can use a run: not pruned, no damaged record."""
     records, problems = map_readable(RunFolder.record, [run])
     refuse_newer(problems)
     warn_of(problems)
@@ -133,7 +133,7 @@ def _copy(ended: RunFolder, packed: Path, new: Path) -> None:
 
 
 def _beside_record(run: RunFolder) -> tuple[Path, ...]:
-    """Return the files beside a record; each is only ever replaced, never changed, so a second name is safe."""
+    """Return the files beside a record; each is only ever replaced, so a second name is safe."""
     losses = (run.validation_losses_file, run.validation_documents_file, run.byte_losses_file)
     return run.metrics_file, *losses, run.weights_file, run.exclusion_file
 
@@ -148,7 +148,7 @@ def _link(existing: Path, new: Path) -> None:
 
 
 def _link_once(existing: Path, new: Path) -> None:
-    """Link a file, unless it is gone: waiting for an unreachable folder is for other errors."""
+    """Link a file, unless it is gone."""
     try:
         os.link(existing, new)
     except FileNotFoundError:
@@ -265,7 +265,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         retry_write(lambda: run.file_record(record))
 
     def _why_in_vain(self, config: RunConfig) -> str | None:
-        """Why a run of the sweep that this one starts from or learns from cannot serve it; None if all can."""
+        """Why a run that this one needs cannot serve it, if so."""
         for name in parents_of(config):
             if (parent := self._parents.get(name)) is None or (record := self._records.get(parent.key)) is None:
                 continue
@@ -295,9 +295,9 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         self.trunks.tidy(self.folder)
 
     def _load(self, belongs: Callable[[RunConfig], bool]) -> list[RunConfig]:
-        """Read the records of the sweep's runs; returns the configurations of started runs without a record.
+        """Read the records; return the configurations of started runs without one.
 
-        Runs that cannot be read cause a warning and count as not begun: those that the sweep wants are trained again.
+        Runs that cannot be read cause a warning and count as not begun.
         """
         started = []
         read, problems = map_readable(_with_record, self.folder.runs())
@@ -315,7 +315,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         return started
 
     def _name_cells(self, configs: Iterable[RunConfig]) -> None:
-        """Write the cells of these runs to the sweep's list: all at once for cells, as they are tried for a search."""
+        """Write the cells of these runs to the sweep's list."""
         names = {cell_of(config, self.spec.tuned, self.texts[config.data.tokenizer.variant]) for config in configs}
         if not names <= self._cells or not self._cells:
             self._cells |= names
@@ -345,7 +345,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         return RunJob(RunFolder(self._shared.home(run.run_id).path.resolve()), config, self.spec.name)
 
     def _home(self, config: RunConfig) -> RunFolder:
-        """Return the folder where a run is trained, which may belong to another sweep."""
+        """Return the folder where a run is trained, perhaps in another sweep."""
         return self._shared.home(self._run_folder(config).run_id)
 
     def _run_folder(self, config: RunConfig) -> RunFolder:

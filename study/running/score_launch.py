@@ -66,14 +66,14 @@ def score_sweep(sweep: SweepFolder, downstream: Downstream, resources: Resources
 def _read_for(
     missing: Iterable[ScoreJob], baselines: Iterable[BaselineJob], evaluations: Iterable[Evaluation]
 ) -> list[Evaluation]:
-    """Return the evaluations whose runs' text is read: by a tokeniser for scores, or to count words for baselines."""
+    """Return the evaluations whose runs' text is read, by a tokeniser or to count words."""
     read = {(job.folder.run.path, job.task.requested) for job in missing}
     read |= {(job.run, job.task.requested) for job in baselines if job.text is not None}
     return [one for one in evaluations if (one.run.folder.path, one.name) in read]
 
 
 def _lost_notes(needed: Sequence[Evaluation]) -> list[str]:
-    """Warnings about what tokenisers lose of the tasks on which runs still need scores."""
+    """Warnings about what tokenisers lose of tasks that still need scores."""
     tokenizers = {run.config.data.tokenizer.words: run for run in (one.run for one in needed)}
     tasks = {one.name: one.task for one in needed}
     return [*lost_notes({name: run.tokenizer for name, run in tokenizers.items()}, tasks.values())]

@@ -145,7 +145,7 @@ class TaskEncoder:
     def _tagged(self, examples: Sequence[TokensExample]) -> Inputs:
         """Tagged words; a long text is cut between words, so that every word keeps its label.
 
-        Words are encoded as running text, so that pieces with a leading space, or across words, are those of pre-training.
+        Words are encoded as running text, as in pre-training.
         """
         texts = [running_text(example.tokens) for example in examples]
         encoded = self._pieces([text for text, _ in texts])
@@ -168,8 +168,7 @@ class TaskEncoder:
     def _words(self, encoding: Encoding, text: str, begins: Ints, room: int) -> list[list[int]]:
         """Return the pieces of each word, at most those that fit one input.
 
-        A word without any piece is [UNK]. A word inside the piece of the word before has no piece of its own and is labelled
-        there.
+        A word without any piece is [UNK]; one inside the piece of the word before is labelled there.
         """
         words: list[list[int]] = [[] for _ in begins]
         reached = np.zeros(len(begins), dtype=np.int64)  # the character up to which pieces go that begin at a word or before
@@ -181,7 +180,7 @@ class TaskEncoder:
         return [word[:room] or ([] if reached[n] > begins[n] else [self.special.unk]) for n, word in enumerate(words)]
 
     def _spans(self, examples: Sequence[SpanExample]) -> Inputs:
-        """Questions with their contexts, a long one in windows that overlap by half; an answer counts where it is whole."""
+        """Questions with their contexts, long ones in half-overlapping windows; an answer counts where it is whole."""
         questions = self._pieces([example.question for example in examples])
         contexts = self._pieces([example.context for example in examples])
         rows, second, owners, labels, characters, cut = [], [], [], [], [], 0

@@ -132,7 +132,7 @@ class Evaluation:
         return PlannedTask(self.name, self.requested.data_folder, self.requested.knobs, kind, *self.task_key)
 
     def _job(self, knobs: Knobs, seed: int) -> ScoreJob:
-        """One score, made once: the jobs are listed each time that a slot is free."""
+        """One score, made once."""
         if (knobs, seed) not in self._made:
             config = ScoreConfig(
                 encoder=self.run.random_id if self.random else self.run.run_id,

@@ -130,7 +130,7 @@ def _check_empty(folder: Path) -> None:
 
 
 def _with_brackets(tokenizer: Tokenizer, special: SpecialTokens) -> Tokenizer:
-    """Return a tokeniser that adds [CLS] and [SEP] as training and scores do, whatever its file says."""
+    """Return a tokeniser that adds [CLS] and [SEP], whatever its file says."""
     ids = tokenizer.encode("a").ids
     if (ids[:1], ids[-1:]) != ([special.cls], [special.sep]):
         tokenizer.post_processor = BertProcessing(("[SEP]", special.sep), ("[CLS]", special.cls))
@@ -200,7 +200,6 @@ def _results(record: RunRecord) -> str:
 
 
 def _scores(scored: list[ScoreRecord]) -> list[str]:
-    """Return the mean score of each task and protocol over seeds; nothing without scores."""
     frame = scores(scored)
     if frame.empty:
         return []

@@ -101,14 +101,14 @@ def fine_tune(scoring: ScoreAttempt, data: TaskInputs) -> FineTuned:
 
 
 class _Taught(NamedTuple):
-    """The logits of a teacher, a row for each unlabelled text, and the FLOPs of all that they needed."""
+    """A teacher's logits, a row for each unlabelled text, and the FLOPs they needed."""
 
     logits: Float[Tensor, "N C"]
     flops: float
 
 
 def _taught(scoring: ScoreAttempt, task: TaskData) -> _Taught:
-    """Return what the teacher says, kept beside the checkpoints for a resumed student.
+    """Return what the teacher says, kept beside the checkpoints.
 
     The teacher is fine-tuned on train in a folder of its own, which is then removed.
     """
@@ -142,7 +142,7 @@ def _taught(scoring: ScoreAttempt, task: TaskData) -> _Taught:
 
 
 def _trained(scoring: ScoreAttempt, data: TaskInputs, taught_NxC: Tensor | None) -> tuple[FineTuning, float]:
-    """Return a module at its last step, with the seconds that it took."""
+    """Return a module at its last step, with the seconds it took."""
     config, folder, execution, checkpoint = scoring.config, scoring.folder, scoring.execution, scoring.checkpoint
     model = task_model(config, scoring.run, data)
     module = FineTuning(config, data, model, in_int8=scoring.in_int8, taught_NxC=taught_NxC)

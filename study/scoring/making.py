@@ -89,7 +89,7 @@ def _attempted(
     stop: StopSignal,
     attempt: Attempt,
 ) -> Ending:
-    """One attempt at a score, up to its record; raises Fenced where another attempt owns the score."""
+    """One attempt at a score; raises Fenced where another owns it."""
     checkpoint = newest_whole_checkpoint(folder.checkpoints)
     precision = precision_of(config.knobs.precision, checkpoint, execution.device)
     execution = resumed(execution, checkpoint)

@@ -65,7 +65,7 @@ def probe(scoring: ScoreAttempt, data: TaskInputs) -> dict[str, Any]:
 def _with_last_layers(
     by_layer: dict[tuple[int, Pooling], NDArray[np.float32]], poolings: tuple[Pooling, ...]
 ) -> dict[tuple[int | Combination, Pooling], NDArray[np.float32]]:
-    """Features by layer, and of the last layers together if there are so many."""
+    """Features by layer, and of the last layers together."""
     features: dict[tuple[int | Combination, Pooling], NDArray[np.float32]] = dict(by_layer.items())
     depth = max(layer for layer, _ in by_layer)
     if depth >= LAST_LAYERS:
@@ -78,7 +78,7 @@ def _with_last_layers(
 def _best_strength(
     config: ScoreConfig, data: TaskInputs, features: dict[str, NDArray[np.float32]]
 ) -> tuple[float, dict[str, float], list[Any]]:
-    """Return the best strength on dev, with every metric on dev and the predictions for test."""
+    """Return the best strength on dev, with every metric there and predictions for test."""
     mean, deviation = features["train"].mean(0), features["train"].std(0) + 1e-6
     scaled = {split: (values - mean) / deviation for split, values in features.items()}
     targets = _targets(data)

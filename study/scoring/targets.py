@@ -140,7 +140,7 @@ def runs_in_answer(sweep: SweepFolder) -> list[RunFolder]:
 
 
 def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...], requested: Collection[int]) -> list[RunRecord]:
-    """Return the usable records of a cell at its best knobs, none where no trial learned."""
+    """Return a cell's usable records at its best knobs."""
 
     def tried(record: RunRecord) -> Tried[tuple[Any, ...]]:
         values = tuple(record.config.values_of(tuned).values())
@@ -166,7 +166,7 @@ def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
 
 
 def _check_teaching(tasks: Mapping[str, TaskData], teacher: Path) -> None:
-    """Raise InputError where the teacher has not completed, or a task has no unlabelled text."""
+    """Raise InputError where a teacher has not completed, or a task has no unlabelled text."""
     record = RunFolder(teacher).record()
     if record is None or record.state != "COMPLETED":
         raise InputError.at("downstream.knobs.teacher", f"{teacher} is not the folder of a completed run")
@@ -198,7 +198,7 @@ def evaluations_of(requested: Target, downstream: Downstream) -> list[Evaluation
 
 
 def _check_heads(evaluations: Sequence[Evaluation]) -> None:
-    """Raise InputError where a task reads the MLM head of an encoder without one."""
+    """Raise InputError where a task needs an MLM head that is not there."""
     why: dict[str, str] = {}
     for run in (one.run for one in evaluations):
         if run.config.recipe.detects_replaced:
@@ -212,7 +212,7 @@ def _check_heads(evaluations: Sequence[Evaluation]) -> None:
 
 
 def _check_grid(downstream: Downstream, evaluations: Sequence[Evaluation]) -> None:
-    """Raise InputError where rates, batches or epochs are given but no task uses them: probes need none."""
+    """Raise InputError where no task uses the given rates, batches or epochs."""
     if downstream.update == "all" or any(evaluation.trained for evaluation in evaluations):
         return
     if given := [name for name in GRID if name in downstream.model_fields_set]:

@@ -128,7 +128,7 @@ def _paradigms(pairs: Sequence[MinimalPair], predictions: Sequence[Any]) -> Part
     won = counts * np.asarray(predictions, dtype=np.float64)[:, None]
 
     def combine(sums: Floats) -> Floats:
-        """Return the mean over the paradigms that are there; a resample may miss a small one."""
+        """Return the mean over the paradigms in a resample."""
         right, drawn = sums[..., : len(names)], sums[..., len(names) :]
         mean: Floats = np.sum(right / np.maximum(drawn, 1), axis=-1) / np.count_nonzero(drawn, axis=-1)
         return mean
@@ -168,7 +168,7 @@ def _counts(classes: int, examples: Sequence[Example], predictions: Sequence[Any
 
 
 def _classes(examples: Sequence[Example], predictions: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Predicted and gold classes of all examples, or of all their words, end to end."""
+    """Predicted and gold classes of all examples or words, end to end."""
     gold: list[int] = []
     predicted: list[int] = []
     for example, prediction in zip(examples, predictions, strict=True):

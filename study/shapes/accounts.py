@@ -52,7 +52,7 @@ def resolve_architecture(name: str, results: Path) -> NamedArchitecture:
 
 
 def _in_file(path: Path) -> Architecture:
-    """Read the architecture in a YAML file, alone or under `architecture` as in a config.yaml, with its objective's head."""
+    """Read the architecture in a YAML file, alone or as in a config.yaml, with its objective's head."""
     from study.base.yaml_files import read_yaml
     from study.config.recipe import Recipe
 
@@ -68,7 +68,7 @@ def _in_file(path: Path) -> Architecture:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether a path is a run, which is no folder in a packed sweep."""
+    """Whether a path is a run, also of a packed sweep."""
     from study.store.run_folder import RunFolder
 
     return RunFolder(path).is_run
@@ -84,7 +84,6 @@ def _in_folder(path: Path) -> Architecture:
 
 
 def _of_run(run: RunFolder) -> Architecture:
-    """Return the architecture in a run's config.yaml, or else in its record."""
     return _in_file(run.config_file) if is_there(run.config_file) else run.config().architecture
 
 
@@ -275,7 +274,7 @@ def explanations(
 
 
 def _named_model(a: Architecture) -> Iterator[Explanation]:
-    """Yield the named model of this shape that differs least in all else, BERT's own first; none of another shape."""
+    """Yield the named model of this shape that differs least, BERT's own first."""
     alike = [model for model in catalogue() if model.architecture.sizes == a.sizes]
     if not alike:
         return

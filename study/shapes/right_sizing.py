@@ -179,7 +179,7 @@ class ShapeQuery:
         return Solved(goals, f"{question}{like} ({space})", tuple(shapes), quantities, self._latency_model, notes)
 
     def _reaching(self, shapes: Sequence[Architecture]) -> list[Architecture]:
-        """Return the shapes that reach the score, without other amounts the narrowest at each depth.
+        """Return the shapes that reach the score, by default the narrowest at each depth.
 
         Raises InputError for none.
         """
@@ -196,7 +196,7 @@ class ShapeQuery:
         return [min(of_depth, key=lambda shape: shape.width) for of_depth in grouped(reaching, lambda one: one.depth).values()]
 
     def _check(self) -> None:
-        """Raise InputError if an option has no effect, or sequences exceed the positions."""
+        """Raise InputError if an option has no effect."""
         for option, value, needed, given in (
             ("--threads", self.threads, "--latency", self.latency),
             ("--latency-table", self.latency_table, "--latency", self.latency),
@@ -239,7 +239,6 @@ class ShapeQuery:
 
     @cached_property
     def _table(self) -> Path:
-        """The latency table: the given one, the one measured here, or the shipped one."""
         if self.latency_table is not None:
             return self.latency_table
         shipped = PACKAGE.parent / SHIPPED
@@ -256,7 +255,7 @@ class ShapeQuery:
 
     @cached_property
     def _fitted_law(self) -> FittedLaw | None:
-        """The law, if any, imported on use because that takes a second."""
+        """The law, if any; its import takes a second."""
         if self.law is None:
             return None
         from study.laws.law_files import read_law
@@ -311,7 +310,7 @@ class ShapeQuery:
         )
 
     def _notes(self, shapes: Sequence[Architecture]) -> Iterator[str]:
-        """Conditions of memory and size, whether a law ranks shapes, and predictors with the range they cover."""
+        """Conditions of memory and size, whether a law ranks shapes, and predictors with their ranges."""
         step = " a step, 15% masked" if self.memory_of == "training" else ""
         yield f"memory: {self.memory_of}, {self._conditions}{step}; size: the encoder's weights in {self.precision}"
         if self.law is None and self.score_law is None:
@@ -331,7 +330,7 @@ class ShapeQuery:
 
 
 def _unmeasured(model: LatencyModel, shapes: Sequence[Architecture], batch: int, length: int) -> list[str]:
-    """How many shapes lie outside the measured range of latency, and in what."""
+    """How many shapes lie outside the measured latencies, and in what."""
     beyond = [names for shape in shapes if (names := model.beyond(shape, batch, length))]
     if not beyond:
         return []

@@ -45,17 +45,17 @@ class Inside:
 
 
 class Newer(Problem):
-    """A file that a newer version of the workbench wrote, and no damage."""
+    """A file that a newer version of the workbench wrote."""
 
 
 def refuse_newer(problems: Iterable[Problem]) -> None:
-    """Raise InputError if a newer version wrote any of the files, whose runs would be trained again."""
+    """Raise InputError if a newer version wrote any of the files."""
     if newer := [problem for problem in problems if isinstance(problem, Newer)]:
         raise InputError(newer)
 
 
 def parsed(content: bytes | None, place: str, model: type[ModelT], remedy: str) -> ModelT | None:
-    """Parse a model from JSON, None without content; raises InputError with place and remedy."""
+    """Parse a model from JSON, None without content; raises InputError."""
     values = json_in(content, place, dict, remedy)
     known = model.model_fields[_VERSION].default if _VERSION in model.model_fields else None
     if values is not None and known is not None and isinstance(theirs := values.get(_VERSION), int) and theirs > known:
@@ -92,7 +92,7 @@ def file_once(file: Path, record: Strict) -> bool:
 
 
 def reason_in(file: Path, remedy: str) -> str | None:
-    """Return the reason in a file, None if missing; raises InputError with the remedy."""
+    """Return the reason in a file, None if missing; raises InputError."""
     values = json_of(file, dict, remedy)
     if values is not None and "reason" not in values:
         raise InputError.at(str(file), f"is damaged: it has no reason; {remedy}")
@@ -100,7 +100,7 @@ def reason_in(file: Path, remedy: str) -> str | None:
 
 
 def read_parquet(file: Path, remedy: str) -> pd.DataFrame:
-    """Read a Parquet file; raises InputError with the remedy if missing or damaged."""
+    """Read a Parquet file; raises InputError."""
     import pandas as pd
 
     if (content := content_of(file)) is None:
@@ -114,7 +114,7 @@ def read_parquet(file: Path, remedy: str) -> pd.DataFrame:
 
 
 def as_read(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with the types that it has when it is read from a Parquet file."""
+    """Return a table with the types that Parquet gives it."""
     import pandas as pd
 
     return pd.read_parquet(io.BytesIO(table.to_parquet(None, index=False)))

@@ -101,7 +101,7 @@ class Attempt:
     def check(self) -> None:
         """Raise Fenced if a later attempt owns the work; call it before every write.
 
-        Raises FileNotFoundError if the folder, which a write would create again, is gone.
+        Raises FileNotFoundError if the folder is gone.
         """
         if is_there(self.folder.attempt_file(self.number + 1)):
             raise Fenced(f"attempt {self.number + 1} has taken the {self.folder.work} over from attempt {self.number}")
@@ -176,7 +176,7 @@ def _try_lock(lock: int, kind: int = fcntl.LOCK_EX) -> bool | None:
 
 
 def is_locked(path: Path) -> bool | None:
-    """Whether a process holds this lock, None without locks; needs only read access."""
+    """Whether a process holds a lock, None without locks; needs only read access."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
@@ -189,9 +189,9 @@ def is_locked(path: Path) -> bool | None:
 
 
 def remove_left_by_flock(lock_file: Path) -> None:
-    """Remove an old, empty lock file where there is no flock, as in a copy of a sweep: filelock takes it for a held lock.
+    """Remove an old, empty lock file where there is no flock: filelock takes it for a held lock.
 
-    The lock file that filelock itself makes there has its holder's name at once.
+    A file of filelock's own has its holder's name at once.
     """
     with contextlib.suppress(FileNotFoundError):
         state = lock_file.stat()
@@ -200,7 +200,7 @@ def remove_left_by_flock(lock_file: Path) -> None:
 
 
 def file_lock(path: Path, timeout: float = -1) -> FileLock:
-    """Return a lock by a file, for which it waits for ever without a timeout."""
+    """Return a lock by a file; the default waits for ever."""
     remove_left_by_flock(path)
     return FileLock(path, timeout)
 
@@ -259,7 +259,7 @@ def has_owner(folder: WorkFolder) -> bool:
 def seconds_since_beat(folder: WorkFolder) -> float | None:
     """Return the age of the latest lease by file times and this machine's clock, None without attempts.
 
-    For display only: a Watch, which compares no clocks, decides who starts next.
+    For display only: a Watch decides who starts next.
     """
     number = folder.attempts()
     beaten = seconds_since_write(_beat_file(folder, number))
@@ -267,7 +267,7 @@ def seconds_since_beat(folder: WorkFolder) -> float | None:
 
 
 def seconds_since_write(file: Path) -> float | None:
-    """Return the age of a file by this machine's clock, None if missing."""
+    """Return a file's age by this machine's clock, None if missing."""
     try:
         return max(0.0, time.time() - file.stat().st_mtime)
     except FileNotFoundError:
@@ -349,7 +349,7 @@ def sweep_lock(files: LockFiles) -> Iterator[None]:
 
 
 def _acquire(lock: FileLock, files: LockFiles) -> None:
-    """Acquire the lock on the existing file: the last holder may have removed its file."""
+    """Acquire the lock on the existing file, which the last holder may have removed."""
     while True:
         files.folder.mkdir(parents=True, exist_ok=True)
         remove_left_by_flock(files.lock_file)

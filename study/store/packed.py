@@ -58,12 +58,12 @@ class Packed:
         self._folders: dict[PackedTable, dict[str, set[str]]] = {}
 
     def content(self, name: str) -> bytes | None:
-        """Return a file's exact content, None if not packed."""
+        """Return a file's content, None if not packed."""
         entries = self._holding(name)
         return None if entries is None else entries.content(name)
 
     def json(self, name: str) -> bytes | None:
-        """Return a file's JSON value, perhaps with other white space, None if not packed."""
+        """Return a file's JSON, perhaps with other white space, None if not packed."""
         entries = self._holding(name)
         return None if entries is None else entries.json(name)
 
@@ -105,7 +105,6 @@ class Packed:
         return None
 
     def _read(self, table: PackedTable) -> Entries | None:
-        """Return a table, None if the pack lacks it; raises InputError if missing or damaged."""
         if table not in self._entries:
             self._entries[table] = self._decoded(table)
         return self._entries[table]
@@ -114,14 +113,13 @@ class Packed:
         return None if (content := self._intact(table)) is None else table.decode(content)
 
     def checked(self, tables: Collection[PackedTable]) -> list[str | None]:
-        """Return the SHA-256 of tables, None for one that the pack lacks; raises InputError if one is missing or damaged."""
+        """Return the SHA-256 of tables, None for one that the pack lacks; raises InputError if one is damaged."""
         for table in tables:
             if table not in self._entries:
                 self._intact(table)
         return [self._manifest.sha256.get(table.file) for table in tables]
 
     def _intact(self, table: PackedTable) -> bytes | None:
-        """Return the content of a table, None if the pack lacks it; raises InputError if missing or damaged."""
         if (expected := self._manifest.sha256.get(table.file)) is None:
             return None
         file = self.path / table.file
@@ -143,7 +141,7 @@ class Packed:
 
 
 def pack_of(sweep: Path) -> Packed | None:
-    """Return the pack of a sweep, None if there is none."""
+    """Return a sweep's pack, if any."""
     folder = os.path.join(sweep, PACKED)
     try:
         status = os.stat(folder)

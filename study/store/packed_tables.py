@@ -36,7 +36,7 @@ class Entries(ABC):
         """Return the exact content of this file."""
 
     def json(self, name: str) -> bytes:
-        """Return the JSON value of `content`, perhaps with other white space, if quicker."""
+        """Return the content's JSON, perhaps with other white space, if quicker."""
         return self.content(name)
 
 
@@ -61,7 +61,7 @@ class PackedTable(ABC):
         )
 
     def encode_all(self, names: Iterable[str], contents: Mapping[str, bytes]) -> tuple[bytes, tuple[str, ...]]:
-        """Return the table of these files, and the names that it reproduces."""
+        """Return the table of these files, and the names it reproduces."""
         names = [name for name in names if self.takes(name) and self.reads(contents[name])]
         while names:
             table = self.encode((name, contents[name]) for name in names)
@@ -128,11 +128,9 @@ class _JsonEntries(Entries):
         self._lines, self._end = lines, end
 
     def content(self, name: str) -> bytes:
-        """Return the object as the workbench writes it, a key a line."""
         return to_json(from_json(self._lines[name]), indent=1) + self._end
 
     def json(self, name: str) -> bytes:
-        """Return the object on one line."""
         return self._lines[name]
 
 
@@ -150,7 +148,7 @@ class MetricRows(PackedTable):
             return False
 
     def encode(self, files: Iterable[tuple[str, bytes]]) -> bytes:
-        """Return the rows of all files in turn."""
+        """Return the rows of all files."""
         import pyarrow as pa
 
         tables = []
@@ -167,7 +165,7 @@ class MetricRows(PackedTable):
         return _parquet(table, self.keys, floats=[name for name in table.column_names if name not in self.keys])
 
     def decode(self, table: bytes) -> Entries:
-        """Return the rows of each file, written out on request."""
+        """Return the rows of each file."""
         import pyarrow.parquet as pq
 
         rows = pq.read_table(io.BytesIO(table), read_dictionary=list(self.keys)).combine_chunks()
@@ -187,7 +185,6 @@ class _RowEntries(Entries):
         self._rows, self._spans = rows, spans
 
     def content(self, name: str) -> bytes:
-        """Return the rows as lines of JSON."""
         rows = self._rows.slice(*self._spans[name]).to_pylist()
         return b"".join(_line({key: value for key, value in row.items() if value is not None}) for row in rows)
 
@@ -219,7 +216,7 @@ class Losses(PackedTable):
         return _parquet(table, (), floats=["losses_nats.list.element"])
 
     def decode(self, table: bytes) -> Entries:
-        """Return the vectors, made into files on request."""
+        """Return the vectors."""
         import pyarrow.parquet as pq
 
         rows = pq.read_table(io.BytesIO(table)).combine_chunks()
@@ -234,7 +231,6 @@ class _LossEntries(Entries):
         self._losses, self._positions = losses, positions
 
     def content(self, name: str) -> bytes:
-        """Return the vector in NumPy's file format."""
         losses: NDArray[np.float64] = self._losses[self._positions[name]].values.to_numpy()
         return array_content(losses)
 
@@ -275,7 +271,6 @@ class _VerbatimEntries(Entries):
         self._contents = contents
 
     def content(self, name: str) -> bytes:
-        """Return the stored content."""
         return self._contents[name]
 
 
@@ -306,7 +301,7 @@ def _line(row: Mapping[str, float]) -> bytes:
 
 
 def _parquet(table: Any, dictionaries: Collection[str] = (), floats: Collection[str] = ()) -> bytes:
-    """Return a table as Parquet; byte streams halve floats, whose high bytes are similar."""
+    """Return a table as Parquet, floats as byte streams, which halves them."""
     import pyarrow.parquet as pq
 
     sink = io.BytesIO()

@@ -2,7 +2,7 @@
 
 A pack is written, read back, compared with the run folders and renamed into place; only then are these removed. Unpacking
 writes run folders elsewhere, compares them with the pack, renames them into place, and removes the pack last. Readers look into
-run folders first, then the pack, so they miss nothing after a kill, and the same command continues.
+both, so they miss nothing after a kill, and the same command continues.
 
 A pack leaves out weights, checkpoints, branch states, logs, locks and half-written files. Exclusions stay in run folders, where
 they can be revoked.
@@ -50,8 +50,8 @@ class Packing:
 def pack(folder: SweepFolder, delete_weights: bool = False) -> Packing:
     """Replace the run folders of a sweep by a pack, together with an earlier pack's content.
 
-    Raises InputError if the sweep is being run or scored, has no runs, an unfinished run, an unreadable record or a link out of
-    its run folders, or, without `delete_weights`, weights or checkpoints.
+    Raises InputError if the sweep is in use, incomplete or damaged, links out of its run folders or, without `delete_weights`,
+    has weights or checkpoints.
     """
     with sweep_lock(folder.launching), sweep_lock(folder.scoring):
         _tidy(folder)
@@ -75,7 +75,7 @@ def pack(folder: SweepFolder, delete_weights: bool = False) -> Packing:
 def unpack(folder: SweepFolder) -> int:
     """Write the run folders of a packed sweep, remove its pack, and return the number of runs.
 
-    Raises InputError if the sweep is being run or scored or is not packed, or the pack is damaged.
+    Raises InputError if the sweep is in use or not packed, or the pack is damaged.
     """
     with sweep_lock(folder.launching), sweep_lock(folder.scoring):
         _tidy(folder)
@@ -102,7 +102,7 @@ _DISK = "check the disk, then try again"
 
 
 class _Files(Mapping[str, bytes]):
-    """The files of a pack by their paths below `runs/`: loose ones, and the previous pack's."""
+    """The files of a pack by their paths below `runs/`: loose ones, and an earlier pack's."""
 
     def __init__(self, folder: SweepFolder, loose: Iterable[str]) -> None:
         self._runs, self._before, self._loose = folder.runs_folder, folder.packed, frozenset(loose)
@@ -146,7 +146,7 @@ def _install(folder: SweepFolder, files: _Files) -> None:
 
 
 def _write(new: Path, files: _Files) -> None:
-    """Write the tables, each file into the first that reproduces it, then the manifest."""
+    """Write the tables, then the manifest."""
     sha256, left = {}, [*files]
     for table in TABLES:
         content, names = table.encode_all(left, files)
@@ -159,7 +159,7 @@ def _write(new: Path, files: _Files) -> None:
 
 
 def _move(run: Path, into: Path) -> None:
-    """Move a run's folder, or its files if the folder exists, as for an excluded run."""
+    """Move a run's folder, or its files if the folder exists."""
     if not is_there(into):
         into.parent.mkdir(exist_ok=True)
         os.rename(run, into)
@@ -187,7 +187,7 @@ def _remove(folder: SweepFolder, names: Iterable[str]) -> None:
 
 
 def _loose(folder: SweepFolder) -> Iterator[str]:
-    """Yield the files in run folders by their paths below `runs/`; raises InputError for a linked folder, whose files stay."""
+    """Yield the files in run folders by their paths below `runs/`; raises InputError for a linked folder."""
     for run in folder.runs():
         if run.path.is_symlink():
             raise InputError.at(str(run.path), "is a link, whose files packing would remove; put the folder itself there")
@@ -196,7 +196,7 @@ def _loose(folder: SweepFolder) -> Iterator[str]:
 
 
 def _check_own(folder: SweepFolder, names: Iterable[str]) -> None:
-    """Raise InputError with each link that leads out of the run folders: a pack keeps what runs wrote, and may be shared."""
+    """Raise InputError with each link that leads out of the run folders."""
     files = [folder.runs_folder / name for name in names]
     problems = [
         Problem(str(file), "is a link that leads out of the run folders, and is not packed; put the file itself there")
@@ -231,7 +231,6 @@ def _check_ended(folder: SweepFolder) -> None:
 
 
 def _check_weights(folder: SweepFolder, names: Sequence[str], delete_weights: bool) -> None:
-    """Raise InputError if weights or checkpoints would be lost without permission."""
     if names and not delete_weights:
         size = bytes_text(sum((folder.runs_folder / name).stat().st_size for name in names))
         runs = plural(len({name.partition("/")[0] for name in names}), "run")

@@ -74,7 +74,7 @@ def _measured(speed: object) -> object:
 
 
 class RunRecord(Strict):
-    """The one row that a finished or failed run leaves; unreached values are None, never zero.
+    """The row that an ended run leaves; unreached values are None, never zero.
 
     Fields that earlier versions lack are None. `tokens` were trained on, with each sequence's [CLS]; `train_tokens` counts the
     text that it could read, without them. Losses are nats per masked token on the fixed validation set and masks;
@@ -167,22 +167,22 @@ class RunRecord(Strict):
 
     @property
     def spent_share(self) -> float:
-        """The share of tokens, and so FLOPs, that the run itself trained on: below 1 with a trunk."""
+        """The share of tokens, and so FLOPs, that the run itself trained on."""
         return 1.0 if self.spent_tokens is None or not self.tokens else self.spent_tokens / self.tokens
 
     @property
     def own_steps(self) -> float:
-        """The steps that the run took itself."""
+        """The steps that the run itself took."""
         return self.steps * self.spent_share
 
     @property
     def own_flops(self) -> float:
-        """The `train_flops` of the steps that the run took itself."""
+        """The `train_flops` of its own steps."""
         return self.train_flops * self.spent_share
 
     @property
     def exclusion(self) -> str | None:
-        """Why fits and comparisons leave this run out, None if included."""
+        """Why fits leave this run out, None if included."""
         if self.excluded is not None:
             return f"excluded: {self.excluded}"
         if self.state != "COMPLETED":
@@ -201,7 +201,7 @@ class RunRecord(Strict):
 
     @property
     def spike_note(self) -> str | None:
-        """A note on spikes of the training loss; None without."""
+        """A note on spikes of the training loss, if any."""
         return f"its training loss spiked {plural(self.loss_spikes, 'time')}" if self.loss_spikes else None
 
     @property
@@ -215,12 +215,12 @@ class RunRecord(Strict):
         return f"reads no word order: its gain is {gain} nats"
 
     def read_text(self, fingerprints: Collection[str]) -> bool:
-        """Whether the run read a text with one of these data fingerprints; True if none is known."""
+        """Whether the run read a text with one of these fingerprints; True if none is known."""
         return not fingerprints or self.data_fingerprint in fingerprints
 
     @property
     def unread(self) -> str | None:
-        """A warning about the share of [UNK] in the text: of its characters or, in earlier versions, of its tokens."""
+        """A warning about the share of [UNK] in the text."""
         tokenizer = self.config.data.tokenizer
         return tokenizer.unread(self.unknown_share, "tokens") if self.lost_share is None else tokenizer.unread(self.lost_share)
 
@@ -273,12 +273,11 @@ FOREIGN = "not part of the sweep as last launched"
 
 
 def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozenset[str] = frozenset()) -> pd.DataFrame:
-    """All records as a table: dotted configuration keys (`architecture.depth`), results by name, missing as missing.
+    """Return records as a table: dotted configuration keys (`architecture.depth`) and results by name.
 
     Runs of one `cell` differ only in the `tuned` knobs and the seed. `exclusion` says why fits leave a row out; runs outside
     `cells`, if given, are FOREIGN. `reads_order` is RunRecord.reads_order. Optional fields have a column if any record has
-    them, spent tokens if any has a trunk. Rows are ordered by size, budget, rate and seed, so that equal records give equal
-    bytes.
+    them. Rows are ordered by size, budget, rate and seed, so that equal records give equal bytes.
     """
     import pandas as pd
 
@@ -315,14 +314,14 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
 
 
 def fill_left_out(table: pd.DataFrame) -> pd.DataFrame:
-    """Fill in values that configurations omit at their defaults."""
+    """Fill in the defaults that configurations omit."""
     masks = [name for name in Masking.model_fields if f"{TRAINING_MASKS}{name}" in table]
     as_validated = {f"{TRAINING_MASKS}{name}": table[f"masking.{name}"] for name in masks}
     return table.fillna({knob: value for knob, value in LEFT_OUT.items() if knob in table} | as_validated)
 
 
 def dotted(config: RunConfig) -> dict[str, Any]:
-    """Return a configuration under dotted keys, with ledger values (`ledger_value`)."""
+    """Return a configuration under dotted keys, as ledger values."""
     return {knob: ledger_value(knob, value) for knob, value in flatten(config.to_dict()).items()}
 
 

@@ -81,7 +81,7 @@ class RunFolder(WorkFolder):
 
     @property
     def is_run(self) -> bool:
-        """Whether the folder holds a configuration, or a record directly below `runs/`; scores have records, too."""
+        """Whether the folder holds a configuration, or a record directly below `runs/`."""
         return self.holds(self.config_file) or (self.path.resolve().parent.name == "runs" and self.ended)
 
     def write_config(self, config: RunConfig) -> None:
@@ -91,7 +91,7 @@ class RunFolder(WorkFolder):
             write_atomically(self.config_file, config.to_yaml().encode())
 
     def config(self) -> RunConfig:
-        """Return the configuration, from the record, which reads thirty times faster, or config.yaml."""
+        """Return the configuration, from the record if there is one, which reads faster."""
         record = self.record()
         return RunConfig.from_yaml(self.config_file) if record is None else record.config
 
@@ -106,17 +106,17 @@ class RunFolder(WorkFolder):
         return self.path / f"branch-{step:010d}"
 
     def branch_steps(self) -> list[int]:
-        """Return the steps after which the run has left its state for others."""
+        """Return the steps after which the run left its state."""
         return [step_of(states[-1]) for branch in self.path.glob("branch-*") if (states := checkpoints_in(branch))]
 
     def leave_rows(self, step: int) -> None:
-        """Hard-link the rows so far beside a step's state; a run that resumes earlier starts a new file."""
+        """Hard-link the rows so far beside a step's state."""
         self.branch(step).mkdir(exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.link(self.metrics_file, self.branch(step) / self.metrics_file.name)
 
     def remove_branch(self, step: int) -> None:
-        """Remove the state left for others after a step; what somebody else put beside it stays."""
+        """Remove the state left after a step, and nothing else beside it."""
         branch = self.branch(step)
         if branch.is_symlink():
             return
@@ -126,7 +126,7 @@ class RunFolder(WorkFolder):
             branch.rmdir()
 
     def remove_branches(self) -> None:
-        """Remove the states left for others after all steps."""
+        """Remove all states left for others."""
         for branch in self.path.glob("branch-" + "[0-9]" * 10):
             self.remove_branch(int(branch.name.removeprefix("branch-")))
 
@@ -158,7 +158,7 @@ class RunFolder(WorkFolder):
         return self.read_as(self.trunk_file, Trunk, "remove the run's folder to train the run again")
 
     def spent(self, tokens: int, batch_tokens: int) -> dict[str, Any]:
-        """Return a record's trunk fields: tokens that the run itself trained on, and the branch point."""
+        """Return a record's trunk fields."""
         trunk = self.trunk()
         if trunk is None:
             return {"spent_tokens": tokens}
@@ -171,7 +171,7 @@ class RunFolder(WorkFolder):
             file.unlink(missing_ok=True)
 
     def rank_file(self, rank: int) -> Path:
-        """Return the error of a non-leading rank, for the leader."""
+        """Return the file for a non-leading rank's error."""
         return self.path / f"rank-{rank}.json"
 
     def rank_files(self) -> Iterator[Path]:
@@ -183,7 +183,7 @@ class RunFolder(WorkFolder):
         return file_once(self.record_file, record)
 
     def record(self) -> RunRecord | None:
-        """Return the record, None until the run has ended; a run whose exclusion cannot be read is excluded with a warning."""
+        """Return the record of an ended run; an unreadable exclusion counts as one, with a warning."""
         if (record := self.read_as(self.record_file, RunRecord, "move it away to train the run again")) is None:
             return None
         reasons, problems = map_readable(RunFolder.excluded, [self])
@@ -197,21 +197,21 @@ class RunFolder(WorkFolder):
         return super().put_record_aside(note)
 
     def excluded(self) -> str | None:
-        """Why a person excludes this run, or None."""
+        """Why a person excludes this run, if one does."""
         return None if self._bare else reason_in(self.exclusion_file, "`study exclude` writes it anew")
 
     def write_validation_losses(self, losses: NDArray[np.float64]) -> None:
-        """Write summed nats of each validation sequence, for paired differences."""
+        """Write the summed nats of each validation sequence."""
         _write_array(self.validation_losses_file, losses.astype(np.float64))
 
     def write_byte_losses(self, losses: NDArray[np.float64]) -> None:
-        """Write the losses of masked words, by which runs with different tokenisers compare."""
+        """Write the losses of masked words."""
         _write_array(self.byte_losses_file, losses.astype(np.float64))
 
     def byte_losses(self, bits: float) -> NDArray[np.float64]:
         """Return the losses of masked words, in nats.
 
-        Raises InputError if they are not those of a record with these bits per byte.
+        Raises InputError if they are not those of these bits per byte.
         """
         content, remedy = self.content(self.byte_losses_file), f"study exclude {pasted(self.path)} --reason ..."
         losses = None
@@ -223,7 +223,7 @@ class RunFolder(WorkFolder):
         return losses
 
     def validation_losses(self) -> NDArray[np.float64]:
-        """Return the summed nats of each validation sequence; raises InputError if missing or damaged."""
+        """Return the summed nats of each sequence; raises InputError if missing or damaged."""
         try:
             if (content := self.content(self.validation_losses_file)) is None:
                 raise FileNotFoundError
@@ -237,7 +237,7 @@ class RunFolder(WorkFolder):
         return losses
 
     def recorded_losses(self, tokens: float, loss: float) -> NDArray[np.float64]:
-        """`validation_losses`, checked against the record's mean over masked tokens; raises InputError for another sum."""
+        """Return `validation_losses`; raises InputError if their mean is not the record's."""
         losses = self.validation_losses()
         if not math.isclose(losses.sum(), tokens * loss, rel_tol=1e-6):
             message = f"sums to {losses.sum():g} nats, but its record says {loss:g} for each of {tokens:g} masked tokens"
@@ -254,11 +254,11 @@ class RunFolder(WorkFolder):
         return summed / (tokens / len(summed))
 
     def write_validation_documents(self, documents: NDArray[np.int64]) -> None:
-        """Write the document of each validation sequence, by which standard errors cluster."""
+        """Write the document of each validation sequence."""
         _write_array(self.validation_documents_file, documents.astype(np.int32))
 
     def validation_documents(self) -> NDArray[np.int64] | None:
-        """Return the document of each validation sequence, None in earlier versions; raises InputError if damaged."""
+        """Return the document of each sequence, None in earlier versions; raises InputError if damaged."""
         if (content := self.content(self.validation_documents_file)) is None:
             return None
         try:
@@ -304,8 +304,7 @@ def _architecture_of(named: InitFrom | Teacher | None) -> Architecture | None:
 def flops_before(config: RunConfig) -> float | None:
     """Return the `train_flops` of all runs without which this one could not be trained, each counted once.
 
-    They are the run that it starts from, its teacher, and what these start from and learn from in turn. None without any, or
-    without the record of one.
+    None without any, or without the record of one.
     """
     flops: dict[str, float] = {}
     waiting = [config]
@@ -322,6 +321,6 @@ def flops_before(config: RunConfig) -> float | None:
 
 
 def expected_flops(config: RunConfig, steps: int, planned: PlannedRuns = NONE_PLANNED) -> float:
-    """Return the `train_flops` of this many steps, with a teacher's forward passes if its record is here or it is `planned`."""
+    """Return the `train_flops` of `steps`, with a teacher's forward passes if its record is here or it is `planned`."""
     per_token = config.flops_per_token_with(teacher_architecture(config, planned))["train_flops"]
     return per_token * (steps * config.recipe.batch_tokens)

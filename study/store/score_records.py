@@ -62,7 +62,7 @@ class Probe(Strict):
 
 
 class ScoreRecord(Strict):
-    """The one row that a finished or failed score leaves; unreached values are None, never zero.
+    """The row that an ended score leaves; unreached values are None, never zero.
 
     Knobs, epoch, layer and pooling are chosen by the main metric, `config.metric`, on `chosen_on`; `reported_on` is another
     split if anything was chosen. `dev_scores` and `test_scores` hold every metric at the chosen epoch; `test_standard_error`
@@ -140,7 +140,7 @@ class BaselineRecord(Strict):
         return {name: scores[metric] for name, scores in self.scores.items() if metric in scores}
 
     def beside(self, metric: str, data_fingerprint: str) -> dict[str, float]:
-        """`by`, for an encoder of this data: empty if words were counted elsewhere."""
+        """`by`, empty if words were counted in other data."""
         return self.by(metric) if self.data_fingerprint in (None, data_fingerprint) else {}
 
 
@@ -193,7 +193,7 @@ def score_folder(run: RunFolder, score_id: str) -> ScoreFolder:
 
 
 def scores_of(run: RunFolder) -> list[ScoreRecord]:
-    """Return the ended scores of a run, by id; raises InputError for one that cannot be read."""
+    """Return a run's ended scores by id; raises InputError if one cannot be read."""
     ended = (score_folder(run, name).score() for name in run.names(run.scores))
     return [record for record in ended if record is not None]
 
@@ -210,7 +210,7 @@ def baseline(folder: SweepFolder, task: str, task_fingerprint: str) -> BaselineR
 
 
 def readable_scores(runs: Iterable[RunFolder]) -> list[ScoreRecord]:
-    """Return the ended scores of runs; unreadable ones are logged."""
+    """Return the ended scores of runs; logs unreadable ones."""
     folders = (score_folder(run, name) for run in runs for name in run.names(run.scores))
     ended, problems = map_readable(ScoreFolder.score, folders)
     warn_of(problems)
@@ -223,14 +223,14 @@ def scores_in(folder: SweepFolder) -> pd.DataFrame:
 
 
 def write_scores(folder: SweepFolder) -> pd.DataFrame:
-    """Rebuild `scores.parquet` and `scores.csv`; returns the table of `scores`."""
+    """Rebuild `scores.parquet` and `scores.csv`; returns the table."""
     table = scores_in(folder)
     write_table(folder.scores_file, table)
     return table
 
 
 def series(scores: pd.DataFrame) -> pd.Series[str]:
-    """Return the series of each row of a table of scores (see `scores`); only one series is comparable.
+    """Return the series of each row of `scores`; only scores of one series compare.
 
     Named by task, frozen features, and knobs or examples if they differ under one name.
     """
@@ -244,7 +244,7 @@ def series(scores: pd.DataFrame) -> pd.Series[str]:
 
 
 def scores_by_run(folder: SweepFolder) -> dict[str, dict[str, float]]:
-    """Every metric of each run's trained weights, the mean over seeds, named `downstream/<series>/<metric>`.
+    """Return each run's metrics, means over seeds, named `downstream/<series>/<metric>`.
 
     Read from `scores.parquet` as last written; empty without one. Raises InputError if it is damaged.
     """
@@ -286,7 +286,7 @@ def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
 
 
 def chosen(group: list[ScoreRecord]) -> list[ScoreRecord]:
-    """Return the completed records of one encoder and task at the best knobs on dev, ranked by `study.config.tuned_values`.
+    """Return one encoder's completed records of a task at the knobs ranked best on dev.
 
     A diverged score ranks last; other failures do not count. Nothing is chosen if none completed at the grid's seeds.
     """
@@ -296,7 +296,7 @@ def chosen(group: list[ScoreRecord]) -> list[ScoreRecord]:
 
 
 def _tried(record: ScoreRecord) -> Tried[tuple[Any, ...]]:
-    """Return a score's result for its knobs; without dev it ranks after those with it."""
+    """Return a score's result for its knobs; without dev it ranks last."""
     completed = record.state == "COMPLETED" and record.test is not None
     loss = None if not completed else math.inf if record.dev is None else -record.dev
     return Tried(record.config.seed, tuned_values(record.config), loss, completed or record.state == "DIVERGED")

@@ -130,7 +130,7 @@ class SweepFolder(Folder):
 
     @property
     def runs_folder(self) -> Path:
-        """The folder of the run folders; a pack may hold more runs."""
+        """The folder of run folders."""
         return self.path / "runs"
 
     @property
@@ -143,7 +143,7 @@ class SweepFolder(Folder):
         return RunFolder(self.runs_folder / run_id)
 
     def home(self, run_id: str) -> RunFolder:
-        """Return the folder in which a run is trained, in the first sweep that started it (study.running.run_proposer)."""
+        """Return the folder in which a run is trained, in the sweep that started it first."""
         link = self.homes / run_id
         try:
             target = Path(os.readlink(link)).parts
@@ -156,11 +156,11 @@ class SweepFolder(Folder):
         return SweepFolder(self.path.parent / target[1]).run(run_id) if target[1] != self.name else self.run(run_id)
 
     def siblings(self) -> list[SweepFolder]:
-        """Return the other sweeps in the same results folder."""
+        """Return the other sweeps of the results folder."""
         return [folder for folder in _folders_of_runs(self.path.parent) if folder.path != self.path]
 
     def runs(self, start: str = "") -> list[RunFolder]:
-        """Return the planned, started or packed runs whose id has this start, by id; reading a folder out of reach says so."""
+        """Return the planned, started or packed runs whose id has this start, by id."""
         return [*self._runs(start)]
 
     def _runs(self, start: str = "", read_at_once: bool = False) -> Iterator[RunFolder]:
@@ -175,7 +175,7 @@ class SweepFolder(Folder):
 
     @garbage_collection_paused()  # collections would walk all records
     def records(self) -> list[RunRecord]:
-        """Return the records of all ended runs by id; unreadable ones are logged."""
+        """Return the records of ended runs by id; logs unreadable ones."""
         records, problems = self.read_records()
         warn_of(problems)
         return records
@@ -183,7 +183,7 @@ class SweepFolder(Folder):
     def read_records(self) -> tuple[list[RunRecord], list[Problem]]:
         """Return the records of all ended runs by id, and the problems of unreadable ones.
 
-        A copied record, of another run than its folder's, is refused: it would count twice.
+        A record of another run than its folder's is refused.
         """
         records, problems = map_readable(_own_record, self._runs(read_at_once=True))
         return [record for record in records if record is not None], problems
@@ -199,24 +199,24 @@ class SweepFolder(Folder):
 
     @garbage_collection_paused()
     def ledger(self, records: list[RunRecord] | None = None) -> pd.DataFrame:
-        """Return the records, read now if not given, as a table."""
+        """Return the records, read if not given, as a table."""
         records = self.records() if records is None else records
         return ledger(records, tuned=self.sweep().tuned, cells=self.cells())
 
     def write_ledger(self, records: list[RunRecord] | None = None) -> pd.DataFrame:
-        """Rebuild `ledger.parquet` and `ledger.csv` from the records, read now if not given; returns the table."""
+        """Rebuild `ledger.parquet` and `ledger.csv`; returns the table."""
         table = self._checked_ledger(records)
         write_table(self.ledger_file, table)
         return table
 
     def current_ledger(self) -> pd.DataFrame | None:
-        """Return what `write_ledger` would write now; None for what is no launched sweep or has no runs here, as an import."""
+        """Return what `write_ledger` would write; None if not launched or without runs here."""
         if not is_there(self.sweep_file) or not any(self._runs()):
             return None
         return as_read(self._checked_ledger()) if (written := self.written_ledger()) is None else written
 
     def written_ledger(self) -> pd.DataFrame | None:
-        """Return the ledger from its file, if that was made from this pack and these files; else None.
+        """Return the ledger's file, None if not made from this pack and these files.
 
         So 10,000 packed runs are read in a second.
         """
@@ -238,9 +238,9 @@ class SweepFolder(Folder):
         return fingerprint_of([version("scaling-study"), *packed.checked(_PACKS), *files])
 
     def _checked_ledger(self, records: list[RunRecord] | None = None) -> pd.DataFrame:
-        """Return the records, read now if not given, as a table, with what it was made from if nothing is missing or damaged.
+        """Return the ledger, with what it was made from if nothing is missing or damaged.
 
-        Fits leave out runs whose sequence losses, which comparisons need, are missing or damaged; these are logged.
+        Fits leave out runs whose sequence losses are missing or damaged; these are logged.
         """
         import pandas as pd
 
@@ -256,7 +256,6 @@ class SweepFolder(Folder):
         return table
 
     def _damage(self, run_id: str, tokens: float, loss: float) -> str | None:
-        """Return the damage of a run's sequence losses in words; None if intact."""
         run = self.run(run_id)
         if math.isnan(tokens or math.nan) and not run.holds(run.validation_losses_file):
             return None  # nothing was measured
@@ -274,7 +273,7 @@ class SweepFolder(Folder):
         return None
 
     def sweep(self) -> Sweep:
-        """Return the sweep as last launched, reread if changed; raises InputError if sweep.yaml is missing or unreadable."""
+        """Return the sweep as last launched; raises InputError if sweep.yaml cannot be read."""
         try:
             status = self.sweep_file.stat()
         except OSError:
@@ -285,11 +284,11 @@ class SweepFolder(Folder):
         return self._read[1]
 
     def launched(self) -> Sweep | None:
-        """Return the sweep as last launched, None without a sweep.yaml, as for imported encoders."""
+        """Return the sweep as last launched, None without a sweep.yaml."""
         return self.sweep() if is_there(self.sweep_file) else None
 
     def goal_path(self) -> GoalPath | None:
-        """Return the path to the sweep's goal, None without one; raises InputError for a damaged file."""
+        """Return the path to the goal, if any; raises InputError for a damaged file."""
         return parsed(content_of(self.goal_file), str(self.goal_file), GoalPath, "launch the sweep again")
 
     def tuned(self) -> tuple[str, ...]:
@@ -297,7 +296,7 @@ class SweepFolder(Folder):
         return () if (sweep := self.launched()) is None else sweep.tuned
 
     def trial_seeds(self) -> tuple[int, ...]:
-        """Return the seeds at which tuned values are tried, none without tuning."""
+        """Return the seeds at which tuned values are tried."""
         return () if (sweep := self.launched()) is None else sweep.choosing_seeds
 
     def varied(self) -> tuple[str, ...]:
@@ -313,7 +312,7 @@ class SweepFolder(Folder):
         return () if (sweep := self.launched()) is None else sweep.tags
 
     def cells(self) -> frozenset[str]:
-        """Return the cell ids of the sweep as launched."""
+        """Return the cell ids as launched."""
         return frozenset(map(str, json_of(self.cells_file, list, "the next `study launch` writes it anew") or ()))
 
     def read_ledger(self) -> pd.DataFrame:
@@ -329,7 +328,7 @@ class SweepFolder(Folder):
 
 
 def _may_be_run(run: RunFolder) -> bool:
-    """Whether a folder holds a run, or cannot be looked into, as another user's or where a link leads in a circle."""
+    """Whether a folder holds a run, or cannot be looked into."""
     try:
         return run.is_run
     except OSError:
@@ -337,7 +336,6 @@ def _may_be_run(run: RunFolder) -> bool:
 
 
 def _own_record(run: RunFolder) -> RunRecord | None:
-    """Return the record of a run; raises InputError for another run's."""
     record = run.record()
     if record is not None and record.run_id != run.run_id:
         message = f"is of run {record.run_id}, but its folder has another name; rename {pasted(run.path)}, or move it away"
@@ -346,7 +344,7 @@ def _own_record(run: RunFolder) -> RunRecord | None:
 
 
 def runs_of_id(run_id: str, results: Path) -> list[RunFolder]:
-    """Return the folders under `results` of the run with this id, or the only id that starts so.
+    """Return the folders of the run with this id, or the only id that starts so.
 
     Fewer than LEAST_OF_ID characters match nothing. Raises InputError if several ids match.
     """
@@ -359,13 +357,13 @@ def runs_of_id(run_id: str, results: Path) -> list[RunFolder]:
 
 
 def _folders_of_runs(results: Path) -> list[SweepFolder]:
-    """Return the folders under `results` with runs, loose or packed, by name."""
+    """Return the folders under `results` with runs, by name."""
     paths = {path.parent for kind in ("runs", PACKED) for path in results.glob(f"[!.]*/{kind}")}
     return [SweepFolder(path) for path in sorted(paths)]
 
 
 def sweeps_in(results: Path) -> dict[str, SweepFolder]:
-    """Return the sweeps at a folder and up to two levels below, by relative path, without hidden folders.
+    """Return the sweeps at a folder and two levels below, by relative path.
 
     Raises InputError without sweeps or folder.
     """
@@ -383,7 +381,7 @@ def sweeps_in(results: Path) -> dict[str, SweepFolder]:
 
 
 class GoalLook(Strict):
-    """What the first `runs` runs say, for `spent_flops`: half the 95% interval, None while it is infinite or unknown."""
+    """What the first `runs` runs say: half the 95% interval, None while unknown."""
 
     runs: Index
     spent_flops: float
@@ -422,7 +420,7 @@ class GoalPath(Strict):
 
     @property
     def forecast(self) -> tuple[float, float, float] | None:
-        """The loss at the target with its 95% interval, of the last look; None while there is none."""
+        """The loss at the target with its 95% interval by the last look, if any."""
         half = self.looks[-1].half_width if self.looks else None
         if self.forecast_nats is None or half is None:
             return None

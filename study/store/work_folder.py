@@ -1,7 +1,7 @@
 """The files that runs and downstream scores share: attempts, metrics and their rows, checkpoints, and a final record.
 
 A `metrics.jsonl` has one JSON object a line; a torn line is not yet a row. `content`, `holds` and `names` also read the sweep's
-pack (study.store.packed), so that callers need not know about packs.
+pack.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class WorkFolder(Folder):
     """The number of folders below `runs/`."""
 
     def __init__(self, path: Path, packed: Packed | None = None, bare: bool = False) -> None:
-        """Open the work in a folder; `bare` says that the folder does not exist, so that the pack has all its files."""
+        """Open the work in a folder; if `bare`, the folder does not exist and the pack has all files."""
         super().__init__(path)
         self._given, self._bare = packed, bare
 
@@ -97,22 +97,21 @@ class WorkFolder(Folder):
         return sorted({*loose, *(() if packed is None else packed.names_in(self._packed_name(folder)))})
 
     def read_as(self, file: Path, model: type[ModelT], remedy: str) -> ModelT | None:
-        """Parse a model from a JSON file, None if missing; raises InputError."""
+        """Parse a model from a JSON file, if there; raises InputError."""
         return parsed(*self._json(file), model, remedy)
 
     def read_values(self, file: Path, remedy: str) -> dict[str, Any] | None:
-        """Read a JSON file as a mapping, None if missing; raises InputError."""
+        """Read a JSON file as a mapping, if there; raises InputError."""
         return json_in(*self._json(file), dict, remedy)
 
     def _json(self, file: Path) -> tuple[bytes | None, str]:
-        """Return the JSON text of a file, and its place for messages."""
         if (content := self._loose(file)) is not None or (packed := self.packed) is None:
             return content, str(file)
         name = self._packed_name(file)
         return packed.json(name), f"{packed.path}: {name}"
 
     def _loose(self, file: Path) -> bytes | None:
-        """Return the content of a file in the folder itself, None if missing."""
+        """Return the content of a file outside the pack."""
         return None if self._bare else content_of(file)
 
     def _is_loose(self, file: Path) -> bool:
@@ -127,13 +126,13 @@ class WorkFolder(Folder):
         return self.holds(self.record_file)
 
     def refuse_packed(self) -> None:
-        """Raise InputError if the record is packed: packs are only replaced whole."""
+        """Raise InputError if the record is packed."""
         if not is_there(self.record_file) and self.ended and (packed := self.packed) is not None:
             sweep = packed.path.parents[1]
             raise InputError.at(str(self.path), f"is packed and cannot be changed; first run: study unpack {pasted(sweep)}")
 
     def claim_attempt(self, details: dict[str, Any]) -> int:
-        """Claim the next attempt's number, from 1; linking its file keeps numbers unique."""
+        """Claim the next attempt's number, from 1."""
         number = self.attempts() + 1
         while not write_once(self.attempt_file(number), json.dumps(details, indent=1).encode()):
             number += 1
@@ -155,7 +154,7 @@ class WorkFolder(Folder):
                 file.unlink(missing_ok=True)
 
     def refuse_linked_checkpoints(self) -> None:
-        """Raise InputError if a link stands in the place of the checkpoints, which the work deletes when it ends."""
+        """Raise InputError if the folder of checkpoints is a link."""
         if self.checkpoints.is_symlink():
             remedy = f"remove the link; a {self.work} keeps its checkpoints in its own folder, and deletes them when it ends"
             raise InputError.at(str(self.checkpoints), f"is a link; {remedy}")
@@ -166,14 +165,14 @@ class WorkFolder(Folder):
         return max((int(name[:-5]) for name in names if name[:-5].isdigit() and name.endswith(".json")), default=0)
 
     def aside(self, name: str) -> Path:
-        """Return the path of a file put aside with the record, beside the latest attempt without one."""
+        """Return the path of a file put aside with the record."""
         attempts, number = self.path / "attempts", max(1, self.attempts())
         while is_there(attempts / f"{number:04d}.record.json"):
             number += 1
         return attempts / f"{number:04d}.{name}"
 
     def put_record_aside(self, note: dict[str, str]) -> Path:
-        """Move the record to its attempt with a note, so that work continues; returns its new path.
+        """Move the record to its attempt with a note; returns its new path.
 
         Raises InputError if packed.
         """
@@ -216,7 +215,7 @@ _WRITTEN = re.compile(rf"step-\d{{10}}-[0-9a-f]+\.(ckpt|damaged)|\.step-[a-z0-9_
 
 
 def written_in(checkpoints: Path) -> list[Path]:
-    """Return the files that runs wrote into a checkpoint folder, without links or a linked folder."""
+    """Return the files that runs wrote into a checkpoint folder, without links."""
     if checkpoints.is_symlink():
         return []
     files = (checkpoints / name for name in names_in(checkpoints) if _WRITTEN.fullmatch(name))
@@ -224,7 +223,7 @@ def written_in(checkpoints: Path) -> list[Path]:
 
 
 def _is_plain(file: Path) -> bool:
-    """Whether a file exists that is no link, folder or pipe."""
+    """Whether a file is no link, folder or pipe."""
     try:
         return stat.S_ISREG(file.lstat().st_mode)
     except FileNotFoundError:  # another rank may have moved it
@@ -249,7 +248,7 @@ def step_of(checkpoint: Path) -> int:
 def whole_rows(lines: BinaryIO, place: str, lines_before: int = 0) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Yield each line with its row, up to a torn line, numbered after `lines_before`.
 
-    Raises InputError, with file and line number, for an invalid line.
+    Raises InputError for an invalid line.
     """
     for number, line in enumerate(lines, lines_before + 1):
         if not line.endswith(b"\n"):
@@ -258,7 +257,7 @@ def whole_rows(lines: BinaryIO, place: str, lines_before: int = 0) -> Iterator[t
 
 
 def line_of(row: Mapping[str, float]) -> bytes:
-    """Return a row as a line of JSON, which has neither NaN nor infinity: a metric of such a value is left out."""
+    """Return a row as a line of JSON, without metrics that are NaN or infinite."""
     finite = {key: value for key, value in row.items() if math.isfinite(value)}
     return json.dumps(finite, allow_nan=False).encode() + b"\n"
 
@@ -278,7 +277,7 @@ class Rows:
         self._last = b""
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows since the last call; raises InputError for an invalid line."""
+        """Yield the rows since the last call; raises InputError for an invalid one."""
         with self._opened() as lines:
             self.bytes_seen = lines.seek(0, os.SEEK_END)
             lines.seek(self._offset)
@@ -321,7 +320,7 @@ def newest_values(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _row(line: bytes, place: str) -> dict[str, Any]:
-    """Parse a line; raises InputError if invalid.
+    """Parse a line; raises InputError.
 
     Pydantic's parser is many times as fast as the standard library's, but does not see a key that appears twice.
     """

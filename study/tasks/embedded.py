@@ -179,7 +179,7 @@ def _plain(document: Passages) -> Iterator[str]:
 
 
 def _misordered(sentence: str) -> tuple[str, str]:
-    """Return a sentence's paradigm and misordered form, empty if no word can be moved."""
+    """Return a sentence's paradigm and misordered form, empty if no word can move."""
     words = sentence.removesuffix(".").split()
     moves = [
         (kind, index, passed)

@@ -137,7 +137,7 @@ def _read_parquet(path: Path) -> ExampleTable:
 
 
 def _classes_in(schema: Any) -> dict[str, list[str]]:
-    """Return the class names that `datasets` noted in the metadata of a Parquet file."""
+    """Return the class names in a Parquet file's metadata."""
     if b"huggingface" not in (schema.metadata or {}):
         return {}
     from datasets import Features
@@ -186,8 +186,8 @@ def _read_conll(path: Path) -> ExampleTable:
     """Read `tokens` and `tags`: a line is a word first and its tag last; a blank line ends a sentence.
 
     Tabs separate columns if the line has any, so words may hold spaces; else spaces do, never no-break spaces. A line before a
-    sentence that begins with `#` and a space is a comment, unless it looks like a word with a known tag: `# O`.
-    Raises InputError if a line is neither, or has more or fewer columns than the first word's.
+    sentence that begins with `#` and a space is a comment, unless it looks like a word with a known tag: `# O`. Raises
+    InputError for other lines, or columns unlike the first word's.
     """
     with opened_text(path) as file:
         rows = [(number, line.strip(), _columns(line.strip())) for number, line in enumerate(file, 1)]
@@ -222,7 +222,7 @@ def _read_conll(path: Path) -> ExampleTable:
 
 
 def _refuse_ragged(path: Path, rows: Sequence[tuple[int, str, Sequence[str]]]) -> None:
-    """Raise InputError if lines with tabs, or lines with spaces alone, differ in their number of columns.
+    """Raise InputError if lines with tabs, or those without, differ in their number of columns.
 
     A missing tag or a word with a space makes them differ.
     """
@@ -243,7 +243,7 @@ def _is_numbered(words: Sequence[str]) -> bool:
 
 
 def _columns(line: str) -> list[str]:
-    """Return the columns of a line: between tabs, where some may be empty, or the words between spaces."""
+    """Return the columns of a line, between tabs or spaces."""
     if "\t" in line:
         return [column.strip() for column in line.split("\t")]
     return [column for each in line.split(" ") if (column := each.strip())]

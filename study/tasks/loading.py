@@ -96,7 +96,7 @@ def _refuse_constant_labels(spec: TaskSpec, splits: dict[str, list[Example]], ta
 
 
 def _key(example: Example) -> str:
-    """Return what must not be in both splits: the text, or the context of a question."""
+    """Return what must not be in two splits: the text, or a question's context."""
     match example:
         case TextExample():
             return f"{example.text}\n{example.text_b}"
@@ -109,7 +109,7 @@ def _key(example: Example) -> str:
 
 
 def _source(spec: TaskSpec, roots: Sequence[Path]) -> tuple[TaskSource, Path | None]:
-    """Return the first available source and its file pattern; a folder with any split of it is never skipped."""
+    """Return the first available source and its file pattern."""
     for source in spec.sources:
         if source.files is None:
             return source, None
@@ -133,7 +133,7 @@ def _source(spec: TaskSpec, roots: Sequence[Path]) -> tuple[TaskSource, Path | N
 
 
 def _unread(paths: Sequence[Path]) -> str:
-    """Return the first file at these paths, with any suffix, of a kind that is not read, and the kinds that are.
+    """Return the first file at these paths of a kind that is not read, and the kinds that are.
 
     Empty without one.
     """
@@ -169,7 +169,7 @@ def _tables(spec: TaskSpec, source: TaskSource, pattern: Path | None, data: Path
 def _unlabelled(
     spec: TaskSpec, source: TaskSource, pattern: Path | None, data: Path | None, split: str, labels: Sequence[str]
 ) -> ExampleTable:
-    """Return a table of texts without labels, each with the same stand-in for one, which nobody reads."""
+    """Return a table of texts with a stand-in for labels."""
     columns = spec.columns(source)
     wanted = [column for role, column in columns.items() if role not in ("label", "id")]
     if pattern is None:
@@ -181,7 +181,7 @@ def _unlabelled(
 
 
 def _remedy_offline(spec: TaskSpec, data: Path | None) -> str:
-    """Return the remedy for a failed hub download, naming the files that can replace it."""
+    """Return the remedy for a failed download, naming files that replace it."""
     files = " or ".join(source.files for source in spec.sources if source.files)
     if not files:
         return "load it once while online"
@@ -226,7 +226,7 @@ def _with_names(table: ExampleTable, column: str | None, labels: Sequence[str]) 
 
 
 def _labels(spec: TaskSpec, source: TaskSource, tables: dict[str, ExampleTable]) -> tuple[str, ...]:
-    """Return the class names: as specified, the dataset's, or those of the train split, sorted."""
+    """Return the class names: as specified, the dataset's, or those of the train split."""
     column = _label_column(spec, source)
     if spec.labels or column is None:
         return spec.labels
@@ -254,7 +254,7 @@ def _labels_of(table: ExampleTable, row: int, several: object, spec: TaskSpec) -
 
 
 def _refuse_secret_labels(names: set[str], place: str, column: str) -> None:
-    """Raise InputError if what marks missing labels is among the names: a text, or -1 or -100 among whole numbers alone."""
+    """Raise InputError if names include a mark for missing labels: a text, or -1 or -100 among whole numbers."""
     for secret in ("-1", "-100", *MISSING):
         if secret in names and (secret in MISSING or (len(names) > 2 and all(map(is_whole, names)))):
             remedy = (
@@ -265,7 +265,7 @@ def _refuse_secret_labels(names: set[str], place: str, column: str) -> None:
 
 
 def _refuse_case_variants(names: set[str], place: str, column: str) -> None:
-    """Raise InputError if unspecified labels differ only in case or in what is not seen, which is usually a typo."""
+    """Raise InputError if unspecified labels differ only in case or invisibly."""
     variants = [same for same in grouped(sorted(names), _as_seen).values() if len(same) > 1]
     problems = []
     for same in variants:
@@ -277,14 +277,14 @@ def _refuse_case_variants(names: set[str], place: str, column: str) -> None:
 
 
 def _as_seen(name: str) -> str:
-    """Return the name without case, quotes and invisible characters; true and false as the numbers that also stand for them."""
+    """Return the name without case, quotes and invisible characters; true and false as numbers."""
     folded = unicodedata.normalize("NFKC", name).casefold()
     seen = "".join(character for character in folded if unicodedata.category(character) not in ("Cc", "Cf")).strip("\"' ")
     return {"false": "0", "true": "1"}.get(seen, seen or name)
 
 
 def _refuse_joined_names(names: set[str], place: str, column: str) -> None:
-    """Raise InputError if a label of several is others with a blank, a slash or a plus between them."""
+    """Raise InputError if a label is several others joined."""
     for name in sorted(names):
         parts = re.split(r"[\s/+&]+", name)
         if len(parts) > 1 and names.issuperset(parts):
@@ -293,7 +293,7 @@ def _refuse_joined_names(names: set[str], place: str, column: str) -> None:
 
 
 def _refuse_single_words(table: ExampleTable, column: str) -> None:
-    """Raise InputError if the cells of a text file are one word each, as where each word of a sentence has a row."""
+    """Raise InputError if the cells of a text file are one word each."""
     cells = table.columns[column]
     if len(cells) > 1 and all(isinstance(cell, str) and len(cell.split()) < 2 and not cell.startswith("[") for cell in cells):
         remedy = "give each row a sentence's words and its labels, or write .conll with a blank line after each sentence"

@@ -169,7 +169,7 @@ def _span(unanswerable: bool, row: int, context: object, question: object, answe
 
 
 def _checked_start(context: str, answer: str, start: Any) -> int:
-    """Return an answer's character offset after checking that the context holds the answer there."""
+    """Return an answer's offset after checking that it is there."""
     if (offset := _whole_number(label_name(start))) is None:
         remedy = "give the character of the context where the answer begins, from 0"
         raise RowError(f"answer_start {shown(start)} is not a whole number of up to {_MOST_DIGITS} digits; {remedy}", "invalid")
@@ -183,7 +183,7 @@ def _checked_start(context: str, answer: str, start: Any) -> int:
 
 
 def _whole_number(name: str) -> int | None:
-    """Return the whole number that a name spells, None for other names and for too many digits."""
+    """Return the whole number that a name spells, if any."""
     return int(name) if is_whole(name) and len(name) <= _MOST_DIGITS else None
 
 

@@ -50,7 +50,7 @@ def code_of(folder: SweepFolder, started_at: str | None) -> CodeState | None:
 
 
 def _noted(folder: SweepFolder) -> list[CodeState]:
-    """Return the entries in order; none, with a warning, if the file is damaged."""
+    """Return the entries; none, with a warning, if the file is damaged."""
     try:
         entries = json_of(folder.code_file, list, "the next launch writes it anew") or []
         return [CodeState.parse(entry, place=str(folder.code_file)) for entry in entries]
@@ -76,7 +76,7 @@ def _git(*words: str) -> str | None:
 
 
 def _without_user(remote: str | None) -> str | None:
-    """Return the address of a remote without user and password, which may be secret; None without one."""
+    """Return a remote's address without user and password, if any."""
     if remote is None:
         return None
     parts = urlsplit(remote.strip())

@@ -138,7 +138,7 @@ class _Mirror:
         self._unreachable: Unreachable | None = None
 
     def pass_over(self, closing: bool, progress: Callable[[int, int], None] | None = None) -> None:
-        """Log new rows of every run; the last pass, `closing`, ends every W&B run. Errors stay within a run."""
+        """Log new rows of every run; `closing` ends every W&B run. Errors stay within a run."""
         self._read_scores()
         runs = self._folder.runs()
         for number, run in enumerate(runs, start=1):
@@ -151,7 +151,6 @@ class _Mirror:
                 progress(number, len(runs))
 
     def close_with_answer(self) -> SyncReport:
-        """Mirror the answer, and say what was mirrored."""
         answer: AnswerIs = "none"
         try:
             if answer_sha256(self._folder) is not None:
@@ -166,7 +165,7 @@ class _Mirror:
         return SyncReport(self._mode, len(self._mirrored), already, dict(self._failed), answer, dict(self._problems))
 
     def _read_scores(self) -> None:
-        """Read the table of scores if it has changed; a damaged one changes nothing."""
+        """Read the table of scores if it has changed."""
         file = self._folder.scores_file
         status = file.stat() if is_there(file) else None
         stamp = None if status is None else (status.st_mtime_ns, status.st_size)
@@ -205,7 +204,7 @@ class _Mirror:
         self._errors.pop(run_id, None)
 
     def _is_held(self, run: RunFolder) -> bool:
-        """Whether W&B holds all that a run wrote; state files are read once."""
+        """Whether W&B holds all that a run wrote."""
         state = self._held.pop(run.run_id, None) or read_state(self._folder, run.run_id, Mirrored)
         if state is None:
             return False
@@ -247,7 +246,7 @@ class _Mirror:
 
 
 def _log(what: str, error: Exception) -> None:
-    """Log that something is not mirrored; `_reach` has logged once that the server is unreachable."""
+    """Log that something is not mirrored."""
     if not isinstance(error, Unreachable):
         expected = isinstance(error, OSError | ValueError | InputError)
         logger.warning("%s is not mirrored: %s", what, error, exc_info=None if expected else error)

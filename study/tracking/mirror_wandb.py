@@ -103,7 +103,7 @@ def end_session() -> None:
 
 
 def _settings() -> wandb.Settings:
-    """Return all W&B runs' settings, with bounded waits: no console, host or system metrics, and no code but the launch's."""
+    """Return the settings of all W&B runs: bounded waits, no console, host or system metrics, only the launch's code."""
     return wandb.Settings(
         silent=True,
         console="off",
@@ -123,7 +123,7 @@ def _settings() -> wandb.Settings:
 
 
 class _Opened:
-    """A W&B run that replaces what an earlier mirror left under its id; raises Unreachable if the server is."""
+    """A W&B run that replaces an earlier one of its id; raises Unreachable."""
 
     def __init__(
         self, folder: SweepFolder, noted_as: str, run_id: str, mode: Tracked, code: CodeState | None, beside: int, **facts: Any
@@ -160,7 +160,6 @@ class _Opened:
         self._run.finish(exit_code=1)
 
     def _note(self, kind: type[StateT], exit_code: int, **held: Any) -> StateT:
-        """End the W&B run and note what it holds."""
         project_url = self._run.project_url if self._mode == "online" else None
         self._run.finish(exit_code=exit_code)
         if not self._folder.is_dir():
@@ -170,7 +169,7 @@ class _Opened:
         return state
 
     def _log_files(self, name: str, kind: str, files: list[Path], base: Path, facts: dict[str, Any]) -> None:
-        """Log files as an artifact, named by their paths below `base`; they are not copied."""
+        """Log files as an artifact, named by their paths below `base`."""
         artifact = wandb.Artifact(re.sub(r"[^\w.-]+", "-", name)[:MOST_CHARACTERS], kind, metadata=facts)
         for file in files:
             artifact.add_file(str(file), file.relative_to(base).as_posix(), skip_cache=True, policy="immutable")
@@ -244,7 +243,7 @@ class WandbRun(_Opened):
         )
 
     def _file(self, record: RunRecord, scores: Scores) -> None:
-        """Show a record and scores, and clear what an earlier record of the run had beside them."""
+        """Show a record and scores, and clear those of an earlier record."""
         shown = [*self._run.summary.keys()]
         earlier = [name for name in shown if name in ("reason", "exclusion", "excluded") or name.startswith(DOWNSTREAM)]
         self._run.summary.update(dict.fromkeys(earlier) | tracked_summary(record) | dict(scores))

@@ -104,12 +104,12 @@ def _row(run: WandbHistory, tuned: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _beside_ours(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by key, with the part's name before keys that are our columns."""
+    """Values by key, with the part's name before keys of ours."""
     return {f"{part}.{key}" if key in OUR_COLUMNS else key: value for key, value in values.items()}
 
 
 def _cell(row: Mapping[str, Any], config: Mapping[str, Any], tuned: tuple[str, ...]) -> str:
-    """Return the cell of a run: our ledgers' if it is ours, else its configuration except knobs and seed."""
+    """Return the cell of a run, by its configuration except knobs and seed if it is not ours."""
     values: dict[str, Any] = {}
     for key, value in config.items():
         if key.split(".")[0] in OURS:
@@ -151,7 +151,7 @@ _NO_JSON = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def _numbers(value: Any) -> Any:
-    """Return logged or configured values, also nested, with words for numbers replaced."""
+    """Return values, also nested, with words for numbers replaced."""
     if isinstance(value, Mapping):
         return {key: _numbers(each) for key, each in value.items()}
     if isinstance(value, list):

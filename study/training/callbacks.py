@@ -106,7 +106,7 @@ class Checkpointer(pl.Callback):
         checkpoint |= {"precision": trainer.precision, "threads": torch.get_num_threads()}
 
     def _save(self, trainer: pl.Trainer, stopping: bool) -> None:
-        """Save and schedule the next checkpoint; training continues if the folder is out of reach, unless it stops here."""
+        """Save and schedule the next checkpoint; only a stop needs the folder to be in reach."""
         started = time.monotonic()
         trainer.save_checkpoint(self.folder / "next.ckpt", storage_options=None if stopping else POSTPONABLE)
         writer = trainer.strategy.checkpoint_io

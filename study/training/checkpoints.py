@@ -97,7 +97,7 @@ class DurableCheckpointIO(CheckpointIO):
 
 
 def _serialise(checkpoint: dict[str, Any], file: Any) -> None:
-    """Write a checkpoint's bytes; raise the error of a full disk, which torch hides behind its own."""
+    """Write a checkpoint's bytes; raise a full disk's error, which torch hides."""
     try:
         torch.save(checkpoint, file)
         file.flush()
@@ -128,7 +128,7 @@ class _TrainedWith(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _training_of(checkpoint: Path) -> _TrainedWith:
-    """How a checkpoint was trained, read once: its name holds its SHA-256, so another content has another name."""
+    """How a checkpoint was trained, read once."""
     stored: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
     names = {name: precision for precision, name in LIGHTNING_PRECISION.items()}
     return _TrainedWith(names.get(stored.get("precision", "")), stored.get("threads"))

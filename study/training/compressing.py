@@ -73,7 +73,7 @@ class CompressionMethod:
 
 
 def _methods(text: str) -> list[str]:
-    """Return the methods of a text, whose commas also separate the layers of a list."""
+    """Return a text's methods, whose commas also separate layers."""
     return re.split(r"(?<!\d),|,(?!\d)", ",".join(listed(text))) if listed(text) else []
 
 

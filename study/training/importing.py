@@ -195,7 +195,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 @contextmanager
 def _opening(file: Path) -> Iterator[None]:
-    """Raise InputError, by the name of the file, where its weights cannot be read."""
+    """Raise InputError, by the file's name, where weights cannot be read."""
     try:
         yield
     except FileNotFoundError:
@@ -224,7 +224,7 @@ def _check_sizes(settings: dict[str, Any], family: TransformersClass, place: str
 
 
 def _check_weights(architecture: Architecture, files: Sequence[Path], place: str) -> None:
-    """Raise InputError, before anything is built, if an architecture is of another order of size than its weights."""
+    """Raise InputError if an architecture is of another order of size than its weights."""
     held = 0
     for file in files:
         with _opening(file), safetensors.safe_open(file, "pt") as tensors:

@@ -145,7 +145,7 @@ def _stacked(weights: Mapping[str, Tensor], depth: int, wanted: int) -> dict[str
 
 
 def _norms_moved_back(weights: Mapping[str, Tensor], fresh: Mapping[str, Tensor], depth: int, wanted: int) -> dict[str, Tensor]:
-    """Return the last norm of `depth` layers as that of `wanted`, and fresh norms from where it stood."""
+    """Return `depth` layers' last norm as that of `wanted`, and fresh norms between."""
     first, last = f"encoder.blocks.{depth - 1}.feed_forward_norm.", f"encoder.blocks.{wanted - 1}.feed_forward_norm."
     new = [f"encoder.blocks.{layer}.{norm}_norm." for layer in range(depth, wanted) for norm in ("attention", "feed_forward")]
     norms = {name: tensor for name, tensor in fresh.items() if name.startswith((first, *new))}
@@ -166,7 +166,7 @@ class _Widening:
         }
 
     def widened(self, name: str, tensor: Tensor) -> Tensor:
-        """Return a parameter by name with copies of its outputs, and shared weights of the copies that it reads."""
+        """Return a parameter with copies of its outputs, and shared weights of copied inputs."""
         *_, layer, kind = name.split(".")
         layer = kind if kind == "query_value_bias" else layer
         if name.startswith(DECODER_POSITIONS):
@@ -247,7 +247,7 @@ def shrunk(weights: Mapping[str, Tensor], given: Architecture, config: RunConfig
 
 @dataclass(frozen=True)
 class _Calibration:
-    """Training text masked as validation text is, of all that there is, whatever a run may read of it."""
+    """Training text masked as validation text is."""
 
     config: RunConfig
     prepared: PreparedData
@@ -277,7 +277,7 @@ class _Moments:
         self.squares_F: Tensor = torch.zeros(neurons, dtype=torch.float64)
 
     def add(self, layer: nn.Module, inputs: tuple[Tensor]) -> None:
-        """Add the inputs of an FFN's outer product, as its hook."""
+        """Add the inputs of an FFN's outer product."""
         del layer
         activated_NxF = inputs[0].flatten(0, -2).double()
         self.count += len(activated_NxF)
@@ -286,12 +286,10 @@ class _Moments:
 
     @property
     def mean(self) -> Float[Tensor, " F"]:
-        """Mean outputs."""
         return self.sum_F / self.count
 
     @property
     def mean_square(self) -> Float[Tensor, " F"]:
-        """Mean squared outputs."""
         return self.squares_F / self.count
 
 
@@ -336,8 +334,8 @@ def _factored(weights: dict[str, Tensor], given: Architecture, width: int, batch
     Tables are projected onto the E directions in which their rows, weighted by how often text reads them, are longest. One of
     these is constant over the width: the old norm, which subtracts it, then equals the new one with a projection of its scales
     and bias, so that the encoder's only error is what the directions miss. The head's product before the decoder becomes the
-    least-squares fit of the old head's output by the encoder's, so large a bias that its activation passes it unchanged, and
-    the new norm's scales and bias a fit in each direction: to be trained, or taken as it is.
+    least-squares fit of the old head's output by the encoder's, with so large a bias that its activation passes it unchanged;
+    the new norm's scales and bias are fitted in each direction.
 
     Source: weighted low-rank tables, Chen et al. 2018, arXiv:1806.06950, section 3; the shape is ALBERT's.
     """
@@ -404,7 +402,7 @@ def _narrower(table_VxD: Float[Tensor, "V D"], directions_ExD: Float[Tensor, "E 
 
 
 def _projection(weights: Mapping[str, Tensor], given: Architecture, directions_ExD: Float[Tensor, "E D"]) -> dict[str, Tensor]:
-    """Return an embedding norm that only norms, and the projection E → H with the old scales, bias and projection."""
+    """Return an embedding norm that only norms, and the projection E → H with the old scales and bias."""
     width, wide = directions_ExD.shape
     scales_D, bias_D = torch.ones(wide, dtype=torch.float64), torch.zeros(wide, dtype=torch.float64)
     new: dict[str, Tensor] = {}
@@ -422,7 +420,7 @@ def _projection(weights: Mapping[str, Tensor], given: Architecture, directions_E
 
 
 def _fitted_head(hidden_NxH: Float[Tensor, "N H"], wanted_NxE: Float[Tensor, "N E"], given: Architecture) -> dict[str, Tensor]:
-    """Return the transform and norm of the MLM head whose outputs are nearest to `wanted_NxE` among linear transforms."""
+    """Return the MLM head's transform and norm, the linear ones with outputs nearest to `wanted_NxE`."""
     ones_Nx1 = torch.ones(len(hidden_NxH), 1, dtype=torch.float64)
     inputs = torch.cat((hidden_NxH, ones_Nx1), 1)
     solved = torch.linalg.lstsq(inputs, wanted_NxE, driver="gelsd").solution

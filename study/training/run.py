@@ -150,12 +150,12 @@ def failure_of(error: Exception) -> Outcome:
 
 
 def _of_memory(error: BaseException) -> bool:
-    """Whether an error reports a lack of memory; libraries, the driver and a CPU's allocator raise plain RuntimeErrors."""
+    """Whether an error reports a lack of memory; libraries raise plain RuntimeErrors."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 
 def _behind(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error with its causes, including those that torch.compile wraps."""
+    """Yield an error with its causes."""
     current: BaseException | None = error
     while current is not None:
         yield current
@@ -169,7 +169,7 @@ def reason_of(error: Exception) -> str:
 
 
 def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -> dict[str, Any]:
-    """Return the record's fields about the training itself; results not reached are omitted."""
+    """Return the record's fields about training, without results not reached."""
     config, folder = training.config, training.folder
     rows = list(_rows(folder))
     steps = config.steps if outcome.trained else max((row["trainer/step"] for row in rows), default=0)
@@ -207,7 +207,7 @@ def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -
 
 
 def _rows(folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a run up to a damaged one, which made it fail; its record is filed anyway."""
+    """Yield the rows of a run up to a damaged one."""
     with contextlib.suppress(InputError):
         yield from folder.metrics()
 
@@ -271,7 +271,7 @@ class _Rank:
     stop: StopSignal
 
     def begin(self) -> Ending | None:
-        """Write the configuration, or return the state of an existing record."""
+        """Write the configuration, or return an existing record's state."""
         folder = self.training.folder
         if (record := folder.record()) is not None:
             tidy(folder, record.state)
@@ -290,7 +290,7 @@ class _Rank:
         return outcome.state
 
     def follow(self) -> Ending:
-        """Train without filing; leave the reason of a failure to the leader."""
+        """Train without filing."""
         training = self._from_newest()
         outcome = self._outcome(training, Watchdog(training.execution.hang_seconds, _end_at_once))
         if outcome.state not in ("COMPLETED", "PREEMPTED", "PRUNED"):
@@ -327,7 +327,7 @@ class _Rank:
             return outcome
 
     def _trained(self, training: Training, watchdog: Watchdog, check: Callable[[], None] | None) -> Trained:
-        """Train the run's steps; a run of no steps only validates its initial weights."""
+        """Train the run, or only validate the initial weights of a run of no steps."""
         config, prepared = training.config, training.prepared
         if config.steps or (weights := starting_weights(config, prepared)) is None:
             return training.fit(self.stop, check, [watchdog])
@@ -340,13 +340,13 @@ def _end_at_once(reason: str) -> None:
 
 
 def _is_of_peers(error: Exception) -> bool:
-    """Whether ranks failed to communicate: torch's own error, or a RuntimeError of gloo or NCCL."""
+    """Whether ranks failed to communicate."""
     words = ("gloo", "NCCL", "by peer", "ProcessGroup", "socketPollConnect", "Broken pipe")
     return isinstance(error, torch.distributed.DistError) or any(word in str(error) for word in words)
 
 
 def _said_by_peer(folder: RunFolder, error: Exception) -> Outcome:
-    """Return the outcome that the lost rank left; raises PeerLost if it left none."""
+    """Return the lost rank's outcome; raises PeerLost without one."""
     end = time.monotonic() + PEER_SECONDS
     while rank() == 0 and time.monotonic() < end:
         for file in folder.rank_files():

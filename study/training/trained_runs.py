@@ -53,7 +53,7 @@ def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Ten
 
 
 def _with_segments(weights: dict[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
-    """Return the weights of an encoder, whose embeddings of segments are zeros if it had none, so that it computes the same."""
+    """Return weights with embeddings of segments, zeros if it had none."""
     if not architecture.segments or _SEGMENTS in weights:
         return weights
     return weights | {_SEGMENTS: torch.zeros(architecture.segments, architecture.summed_width)}
@@ -124,7 +124,7 @@ def _problems_of_teacher(
 
 
 def _problems_of_planned(knob: str, parent: RunConfig, unfit: Callable[[Architecture], str | None]) -> Iterator[Problem]:
-    """Why a run of the same sweep, of the same text and tokeniser, cannot serve another."""
+    """Why a run of the same sweep cannot serve another."""
     if problem := unfit(parent.architecture):
         yield Problem(f"recipe.{knob}", f"the cell {parent.architecture.shape_name} {problem}")
 
@@ -137,7 +137,7 @@ def _problems(
     prepared: PreparedData | None,
     predicts: bool,
 ) -> Iterator[Problem]:
-    """Yield the first reason why another run cannot use a trained run, whose own head `predicts` masked words if needed."""
+    """Yield the first reason why a trained run, whose head `predicts` if needed, cannot be used."""
     record = folder.record()
     if record is None:
         remedy = f"give one that was trained (looked at {folder.path.absolute()})"

@@ -196,7 +196,7 @@ class Training:
         return Trained(module, validation, clock.seconds, clock.start_seconds, batches.masked_words)
 
     def _module(self, masker: Masker) -> MaskedLanguageModelling:
-        """Return the module to train; torch.compile is limited to the run's threads if it fuses kernels."""
+        """Return the module to train; torch.compile keeps to the run's threads."""
         config, execution = self.config, self.execution
         log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
         kernels = resolve_kernels(execution, self.precision)
@@ -255,7 +255,7 @@ def _trained(
 
 
 class _Unprofiled(PassThroughProfiler):
-    """No profiler; Lightning's null profiler is entered some fifty times a step, each time through a generator."""
+    """No profiler; Lightning's null profiler costs time at every step."""
 
     def profile(self, action_name: str) -> nullcontext[None]:  # type: ignore[override]
         """Measure nothing."""
