@@ -49,7 +49,7 @@ LEFT_SECONDS = 3600.0
 
 
 def is_there(path: Path) -> bool:
-    """Whether a file or folder exists; unlike Path.exists from Python 3.14, raises OSError if that cannot be determined."""
+    """Whether a file or folder exists; raises OSError if that cannot be determined."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError):  # a path with a zero byte
@@ -58,7 +58,7 @@ def is_there(path: Path) -> bool:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the sorted names in a folder, none if missing; unlike Path.glob, raises OSError if it cannot be read."""
+    """Return the sorted names in a folder, none if missing; raises OSError."""
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -66,7 +66,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield all files below a folder; unlike Path.rglob, raises OSError if one cannot be read."""
+    """Yield all files below a folder; raises OSError."""
 
     def refuse(error: OSError) -> NoReturn:
         raise error
@@ -76,19 +76,19 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def check_finite(path: Path) -> None:
-    """Raise OSError if a path is missing, or is a pipe or a device, whose content may never end."""
+    """Raise OSError if a path is missing, a pipe or a device."""
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise OSError(errno.EINVAL, "is a pipe or a device, which may have no end", str(path))
 
 
 def stays_in(path: Path, folder: Path) -> bool:
-    """Whether a path lies in a folder once all links are followed."""
+    """Whether a path lies in a folder once links are followed."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def check_own(path: Path, folder: Path) -> None:
-    """Raise OSError as `check_finite` does, and for a link out of a folder: what a stranger linked to is not to be shown."""
+    """Raise OSError as `check_finite` does, and for a link out of a folder."""
     check_finite(path)
     if not stays_in(path, folder):
         raise OSError(errno.ELOOP, "is a link that leads out of its folder, and is not followed", str(path))
@@ -116,7 +116,7 @@ def content_of(path: Path) -> bytes | None:
 
 
 def json_value(content: bytes | str) -> Any:
-    """Parse JSON; raises ValueError, also for a key that appears twice, or JSON that is nested too deeply."""
+    """Parse JSON; raises ValueError, also for repeated keys or deep nesting."""
     try:
         return json.loads(content, object_pairs_hook=_without_repeats)
     except RecursionError:
@@ -132,12 +132,12 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def json_of(path: Path, kind: type[T], remedy: str) -> T | None:
-    """Read JSON of one type from a file, None if missing; raises InputError as `json_in` does."""
+    """Read JSON of one type from a file, None if missing; raises InputError."""
     return json_in(content_of(path), str(path), kind, remedy)
 
 
 def json_in(content: bytes | None, place: str, kind: type[T], remedy: str) -> T | None:
-    """Parse JSON of one type, None without content; raises InputError with the remedy."""
+    """Parse JSON of one type, None without content; raises InputError."""
     if content is None:
         return None
     try:
@@ -160,7 +160,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 def write_once(path: Path, content: bytes) -> bool:
     """Create a whole file; False if it exists.
 
-    Without hard links, readers may find it empty for a moment, and for good if the writer is killed in that moment.
+    Without hard links, readers may find it empty, and for good if the writer is killed then.
     """
     with _durable_sibling(path, content) as temporary:
         try:
@@ -184,7 +184,7 @@ def _name_once(temporary: Path, path: Path) -> None:
 
 
 def retry_write(write: Callable[[], T], seconds: float = PATIENCE_SECONDS, check: Callable[[], object] | None = None) -> T:
-    """Retry a write while its folder is unavailable; other errors, such as a full disk, raise at once.
+    """Retry a write while its folder is unavailable; other errors raise at once.
 
     `check` runs before each try and raises if writing is no longer allowed.
     """
@@ -203,7 +203,7 @@ def retry_write(write: Callable[[], T], seconds: float = PATIENCE_SECONDS, check
 
 @contextlib.contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Add this path to an OSError without one, such as that of a full disk."""
+    """Add this path to an OSError without one."""
     try:
         yield
     except OSError as error:
@@ -260,8 +260,7 @@ def takes_files(folder: Path) -> bool:
 def require_links(folder: Path, remedy: str) -> None:
     """Raise InputError if a folder cannot be written, or its file system lacks hard or symbolic links.
 
-    Results are published by hard links, which only one process can make; sweeps share runs by symbolic links. Memory cards, and
-    some servers and object stores, have neither.
+    Results are published by hard links, which only one process can make; sweeps share runs by symbolic links.
     """
     try:
         with tempfile.TemporaryDirectory(dir=_nearest(folder), prefix=".links-") as scratch:

@@ -65,7 +65,7 @@ LEAST_LIKENESS = 0.6
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """Return a clause with the nearest known word, or the known ones if none is near; long words and lists are cut."""
+    """Return a clause with the nearest known word, or the known ones."""
     if best := near(word, known):
         return f"did you mean {cut(best)!r}?"
     more = ", …" if len(known) > MOST_KNOWN else ""
@@ -73,12 +73,12 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 def cut(word: str) -> str:
-    """Return a word of a message, without the end of a long one."""
+    """Return a word without the end of a long one."""
     return word if len(word) <= LONGEST_KNOWN else word[:LONGEST_KNOWN] + "…"
 
 
 def near(word: str, known: list[str], least: float = LEAST_LIKENESS) -> str | None:
-    """Return the nearest known word, the first of equals; None if none is near enough."""
+    """Return the nearest known word, None if none is near enough."""
     best, most, matcher = None, least, difflib.SequenceMatcher(None, b=word)
     for one in known:
         likeness = _likeness(word, one, matcher, most)
@@ -91,7 +91,7 @@ def _likeness(word: str, one: str, matcher: difflib.SequenceMatcher[str], least:
     """Return the similarity of two words: from 0 to 1, 2 if the initials match (`lr`, `learning_rate`), 3 if only case differs.
 
     A word without dots is also compared with the last word of a path. The matcher holds the word; similarities below `least`
-    may be 0, which spares most of the work, as in difflib.get_close_matches.
+    may be 0.
     """
     parent, dot, last = one.rpartition(".")
     initials = "".join(part[:1] for part in last.split("_"))
@@ -151,7 +151,7 @@ UNREADABLE = (InputError, OSError, TypeError, ValueError)
 
 
 def map_readable(make: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> tuple[list[ResultT], list[Problem]]:
-    """Map a function over items; return the results and the problems of unreadable items."""
+    """Map a function over items; return results and the problems of unreadable items."""
 
     def read(item: ItemT) -> ResultT:
         try:

@@ -39,7 +39,7 @@ def rest_at_barriers() -> None:
 
 
 def busy_share(seconds: float = 1.0) -> float | None:
-    """Return the share of processor time in use over the next seconds, None if unknown."""
+    """Return the share of processor time in use over the next seconds, if known."""
     if not os.path.exists(CPU_TIMES):
         return None
     idle, total = _cpu_times()
@@ -65,7 +65,7 @@ def peak_resident_bytes() -> int:
 
 
 def processor_line(name: str) -> str | None:
-    """Return a field of the first processor in /proc/cpuinfo, None if missing, as outside Linux."""
+    """Return a field of the first processor in /proc/cpuinfo, if there."""
     if os.path.exists(PROCESSORS):
         with open(PROCESSORS, encoding="utf-8") as lines:
             for line in lines:

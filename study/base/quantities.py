@@ -65,12 +65,12 @@ def read_whole(place: str, text: str) -> int:
 
 
 def read_bytes(place: str, text: str) -> int:
-    """Parse memory in bytes, such as 200MB; a bare number is refused."""
+    """Parse memory in bytes, such as 200MB, with its unit."""
     return round(_read(place, text, BYTES, "an amount of memory with its unit, such as 200MB or 1.5GiB"))
 
 
 def read_seconds(place: str, text: str) -> float:
-    """Parse a time in seconds, such as 10ms; a bare number is refused."""
+    """Parse a time in seconds, such as 10ms, with its unit."""
     return _read(place, text, SECONDS, "a time with its unit, such as 10ms or 0.5s")
 
 
@@ -151,7 +151,7 @@ def _written(number: float, units: dict[str, float], gap: str) -> str:
 
 
 def _next(number: float, units: dict[str, float], gap: str, unit: str) -> str:
-    """Return a number that rounds to a thousand, in the next unit if there is one."""
+    """Return a number that rounds to a thousand in the next unit."""
     larger = [name for name in units if units[name] > units[unit]]
     return f"{number / units[larger[0]]:.3g}{gap}{larger[0]}" if larger else f"{number / units[unit]:,.0f}{gap}{unit}"
 
@@ -170,7 +170,7 @@ def duration(seconds: float) -> str:
 
 
 def compact(number: float) -> str:
-    """Return a count to one decimal, 85.1M for 85,054,464; beyond T 1.0e18; 250 stays 250."""
+    """Return a count to one decimal, 85.1M for 85,054,464; beyond T 1.0e18."""
     return in_billions(compact_flops(number))
 
 
@@ -230,12 +230,12 @@ def signed(nats: float) -> str:
 
 
 def plus_minus(value: float, error: float | None, digits: int = 4, form: str = "") -> str:
-    """Return a value with its error; an error that is None or NaN is unknown, which is not zero."""
+    """Return a value with its error, None or NaN if unknown."""
     return f"{value:{form}.{digits}f} ± {error_text(error, digits)}"
 
 
 def error_text(error: float | None, digits: int = 4) -> str:
-    """Return an error to `digits` decimals, or as 4e-5 where these would show a zero; None and NaN are unknown."""
+    """Return an error to `digits` decimals, or as 4e-5 where these would show a zero."""
     if error is None or math.isnan(error):
         return "unknown"
     return f"{error:.0e}".replace("e-0", "e-") if 0 < error < 0.5 * 10**-digits else f"{error:.{digits}f}"

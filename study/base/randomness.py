@@ -34,5 +34,5 @@ def stream_seed(stream: Stream, *numbers: int) -> int:
 
 
 def fixed_permutation(count: int) -> NDArray[np.int64]:
-    """Return the one permutation of so many items that chooses some of them, the same for every run and version of NumPy."""
+    """Return the one permutation of `count` items, the same for every run and version of NumPy."""
     return np.random.RandomState(0).permutation(count)  # the one stream that NumPy never changes

@@ -16,7 +16,7 @@ from study.base.quantities import read_count
 
 
 def _number(value: object) -> object:
-    """Parse a number with a prefix, commas or exponent, such as 10M, 190,350,517 or 2e5; others stay, booleans are refused."""
+    """Parse a number such as 10M, 190,350,517 or 2e5; other values stay, booleans are refused."""
     if type(value) in (int, float):  # the common case, as in records
         return value
     if isinstance(value, bool):
@@ -104,7 +104,7 @@ class Strict(BaseModel):
     def parse(
         cls, values: object, place: str = "", unknown: Literal["forbid", "ignore"] = "forbid", context: object = None
     ) -> Self:
-        """Validate a mapping, as YAML gives it; `unknown` says whether unknown keys are errors, and validators see `context`.
+        """Validate a mapping; `unknown` says whether unknown keys are errors, and validators see `context`.
 
         Raises InputError with every problem under its dotted path below `place`.
         """
@@ -267,7 +267,7 @@ def _models_in(annotation: object) -> Iterator[type[Strict]]:
 
 
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` updated recursively by `over`; it shares no mapping with either."""
+    """Return `base` updated recursively by `over`, sharing no mapping."""
     merged = {key: deep_merge(value, {}) if isinstance(value, Mapping) else value for key, value in base.items()}
     for key, value in over.items():
         below = merged.get(key)
@@ -281,7 +281,7 @@ def set_path(values: dict[str, Any], path: str, value: object) -> None:
 
 
 def set_below(values: dict[str, Any], keys: Sequence[str], value: object) -> None:
-    """Set a value below these keys, which may contain dots, creating mappings; raises InputError if a scalar is in the way."""
+    """Set a value below these keys, creating mappings; raises InputError if a scalar is in the way."""
     *way, last = keys
     here = values
     for depth, part in enumerate(way):
@@ -311,7 +311,7 @@ def whole(value: float) -> int | float:
 
 
 def number_in(value: object) -> object:
-    """Parse a number in a string, with or without a prefix or commas; other values stay."""
+    """Parse a number in a string, as in a file; other values stay."""
     if not isinstance(value, str):
         return value
     try:

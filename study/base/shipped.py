@@ -1,4 +1,4 @@
-"""The files that come with the workbench, in a checkout as in an installed package: sweeps, notebooks and tasks."""
+"""The files that come with the workbench: sweeps, notebooks and tasks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def shipped(folder: str, suffix: str = ".yaml") -> dict[str, Path]:
-    """Return the shipped files of a folder (`sweeps`, `analysis` or `tasks/specs`) with a suffix, by name, in order.
+    """Return the shipped files of a folder (`sweeps`, `analysis` or `tasks/specs`) by name, in order.
 
-    An installed package holds each folder; in a checkout `sweeps` and `analysis` lie beside the package.
+    In a checkout `sweeps` and `analysis` lie beside the package.
     """
     place = next(place for place in (PACKAGE / folder, PACKAGE.parent / folder) if place.is_dir())
     return {file.stem: file for file in sorted(place.glob(f"*{suffix}"))}

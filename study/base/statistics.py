@@ -114,11 +114,11 @@ class ScoreNoise:
         return math.nan if math.isnan(self.error) else half_interval(CONFIDENCE, *self._sources)
 
     def chance_beyond(self, size: float) -> float:
-        """Return the chance of an error larger than `size` in either direction."""
+        """Return the chance of an error larger than `size`."""
         return chance_beyond(size, *self._sources)
 
     def of_difference(self, other: ScoreNoise) -> ScoreNoise:
-        """Return the noise of this score minus one of other seeds, whose variance may be the same estimate."""
+        """Return the noise of this score minus one of other seeds."""
         of_both = (self.over_seeds + other.over_seeds, self.over_examples + other.over_examples)
         return ScoreNoise(of_both[0], min(self.freedom, other.freedom), of_both[1])
 
@@ -145,7 +145,7 @@ def noise_of_seeds(variance: float, freedom: int, seeds: int, error_over_example
 
 
 def noise_of_mean(parts: Sequence[ScoreNoise]) -> ScoreNoise:
-    """Return the noise of a mean of independent scores, one a task, with Satterthwaite's freedom over seeds.
+    """Return the noise of a mean of independent scores, one a task.
 
     Not for pre-training seeds: a run's scores share what it learned.
     """

@@ -62,7 +62,7 @@ def narrow_table(
 
 @dataclass(frozen=True)
 class Visible:
-    """A renderable of unknown origin of which only visible characters are shown."""
+    """A renderable shown by its visible characters only."""
 
     content: RenderableType
 
@@ -77,12 +77,12 @@ class Visible:
 
 
 def say(console: Console, text: str) -> None:
-    """Print visible text, wrapped on a terminal, on one line in a log."""
+    """Print visible text, on one line in a log."""
     console.print(visible(text), highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def listing(entries: Iterable[Sequence[str]]) -> str:
-    """Entries of a name and what is said of it, indented and wrapped at the terminal's width, or at 80 columns in a pipe."""
+    """Return entries of a name and a text, indented and wrapped at the terminal's width."""
     width = max(shutil.get_terminal_size().columns, 40)
     lines = partial(textwrap.fill, width=width, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
     wrapped = ([lines(name), *(lines(text, initial_indent="    ") for text in about)] for name, *about in entries)
@@ -92,7 +92,7 @@ def listing(entries: Iterable[Sequence[str]]) -> str:
 def bars(console: Console, *numbers: str | ProgressColumn) -> Progress:
     """Progress bars with numbers, a description and a `note` a task, removed at the end.
 
-    On a narrow terminal the bar shrinks first, then descriptions and notes wrap; numbers never do.
+    Numbers never wrap.
     """
     description, note = (
         TextColumn(f"{{{words}}}", markup=False, table_column=Column(overflow="fold"))
@@ -103,7 +103,7 @@ def bars(console: Console, *numbers: str | ProgressColumn) -> Progress:
 
 
 def show(*parts: Table | str) -> None:
-    """Print tables and lines at the terminal's width; wider tables wrap, so that nothing is cut."""
+    """Print tables and lines at the terminal's width."""
     width = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).width
     for part in parts:
         needed = Console(width=_ANY_WIDTH).measure(part).maximum if isinstance(part, Table) else 0

@@ -33,7 +33,7 @@ def joined(parts: Sequence[str], last: str = "and") -> str:
 
 
 def at_budget(words: str, budget: str) -> str:
-    """Words with a budget, if any: L2-H128-A2-F512 at 1M tokens."""
+    """Return words with a budget, if any: L2-H128-A2-F512 at 1M tokens."""
     return f"{words} at {budget}" if budget else words
 
 
@@ -47,7 +47,7 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def visible(text: str) -> str:
-    """Remove characters that control a terminal or reorder its text; line breaks stay."""
+    """Remove characters that control a terminal or reorder its text."""
     return "".join(character for character in text if character in "\n\t" or unicodedata.category(character) not in _HIDDEN)
 
 
@@ -57,7 +57,7 @@ def printable(text: str) -> str:
 
 
 def echo(text: object = "", err: bool = False) -> None:
-    """Print visible characters only; commands print through this or `terminal.show`."""
+    """Print visible characters only."""
     click.echo(visible(str(text)), err=err)
 
 
@@ -67,9 +67,9 @@ def escape(text: object) -> str:
 
 
 def code(name: str) -> str:
-    """Return a name as Markdown code if it is of letters, digits and `._-` alone.
+    """Return a name of letters, digits and `._-` as Markdown code.
 
-    Else it is escaped, since code may end early.
+    Another is escaped.
     """
     return f"`{name}`" if re.fullmatch(r"[\w.-]+", name) else escape(name)
 
@@ -80,7 +80,7 @@ def bullets(sentences: Iterable[str]) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a Markdown table; cells are escaped, missing values are dashes."""
+    """Return a Markdown table; cells are escaped."""
     lines = [[escape(name) for name in header], ["---"] * len(header)]
     lines += [["–" if value is None else escape(value) for value in row] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -120,7 +120,7 @@ def pasted(path: Path) -> str:
 
 
 def without_lone_surrogates(text: str) -> str:
-    """Return the text with a question mark for each lone surrogate; other characters keep their positions."""
+    """Return the text with a question mark for each lone surrogate."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -145,7 +145,7 @@ class _Outlived:
 
 @contextmanager
 def tolerate_lost(*names: Literal["stdout", "stderr"]) -> Iterator[None]:
-    """Drop output to these streams inside the block once their terminal, file or pipe accepts no more."""
+    """Drop output to these streams inside the block once they accept no more."""
     kept = {name: getattr(sys, name) for name in names}
     for name, stream in kept.items():
         setattr(sys, name, _Outlived(stream))

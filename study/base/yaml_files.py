@@ -30,9 +30,9 @@ _UNHELD = re.compile(r"[\x00\x85\ud800-\udfff]")
 
 
 def read_yaml(path: Path, piped: bool = False) -> dict[str, Any]:
-    """Read a YAML file as a mapping; raises InputError with line and column, and for a pipe or a device.
+    """Read a YAML file as a mapping; raises InputError with line and column.
 
-    If `piped` it is read from a pipe, too, for which it waits.
+    Pipes are refused unless `piped`.
     """
     try:
         if not piped:
@@ -60,7 +60,7 @@ def read_yaml(path: Path, piped: bool = False) -> dict[str, Any]:
 def load_yaml(text: str) -> Any:
     """Parse a YAML text, None if empty.
 
-    Raises yaml.MarkedYAMLError: ConstructorError for valid YAML that is refused, another for syntax.
+    Raises yaml.MarkedYAMLError: ConstructorError for valid YAML that is refused.
     """
     try:
         return yaml.load(text, Loader=KeyLoader)
@@ -148,7 +148,7 @@ class KeyLoader(yaml.SafeLoader):
                 raise _refused(f"the value holds more than {MOST_VALUES:,} others, with aliases expanded", node.start_mark)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Return the value of a node; an impossible one, such as the day 2026-02-30, is refused with its position."""
+        """Return the value of a node; an impossible one, such as 2026-02-30, is refused."""
         try:
             return super().construct_object(node, deep)
         except (ValueError, OverflowError) as error:
@@ -167,7 +167,7 @@ class KeyLoader(yaml.SafeLoader):
         return float(self.construct_yaml_float(node))
 
     def construct_text(self, node: yaml.ScalarNode) -> str:
-        """Return the text of a << or = that is not a key."""
+        """Return the text of a << or =."""
         return str(node.value)
 
 

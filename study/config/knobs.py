@@ -47,7 +47,7 @@ _EXAMPLES = {"architecture": "architecture.norm", "recipe": "recipe.dropout"}
 
 
 def few_enough(knobs: object) -> object:
-    """Return the section; raises ValueError if it has more keys than a run has knobs, of which each would be a problem."""
+    """Return the section; raises ValueError if it has more keys than a run has knobs."""
     if isinstance(knobs, Mapping) and len(knobs) > len(KNOBS):
         raise ValueError(f"has {len(knobs):,} keys, more than the {len(KNOBS)} knobs of a run")
     return knobs
@@ -131,7 +131,7 @@ def with_parts(base: dict[str, Any]) -> dict[str, Any]:
 
 
 def shared_values(preset: PresetName, base: Mapping[str, Any], of_shapes: Collection[str]) -> dict[str, Any]:
-    """Return the preset, overridden by a named model, whose sizes `of_shapes` are left out, overridden by `base`."""
+    """Return the preset, overridden by a named model without the sizes `of_shapes`, overridden by `base`."""
     architecture = base.get("architecture", {})
     if MODEL not in architecture:
         return deep_merge(PRESETS[preset], base)
@@ -141,7 +141,7 @@ def shared_values(preset: PresetName, base: Mapping[str, Any], of_shapes: Collec
 
 
 def sizes_of_model(base: object) -> dict[str, Any] | None:
-    """Return the sizes of a named model, with those that `base` gives beside it; None without a known one."""
+    """Return the sizes of a named model, if any, with those that `base` gives beside it."""
     architecture = base.get("architecture") if isinstance(base, Mapping) else None
     name = architecture.get(MODEL) if isinstance(architecture, Mapping) else None
     if not isinstance(architecture, Mapping) or not isinstance(name, str) or find(name) is None:
@@ -151,7 +151,7 @@ def sizes_of_model(base: object) -> dict[str, Any] | None:
 
 
 def batch_of(preset: PresetName, base: Mapping[str, Any]) -> int | None:
-    """Return the tokens of a batch; None if they are invalid, which `problems_of_base` reports."""
+    """Return the tokens of a batch, None if invalid."""
     recipe = deep_merge(PRESETS[preset], base).get("recipe", {})
     try:
         return Recipe.parse({key: recipe[key] for key in ("batch_tokens",) if key in recipe} | _ONE_STEP).batch_tokens
@@ -160,7 +160,7 @@ def batch_of(preset: PresetName, base: Mapping[str, Any]) -> int | None:
 
 
 def problems_of_base(base: Mapping[str, Any], beside: Collection[str], of_shapes: Collection[str]) -> Iterator[Problem]:
-    """Yield the problems of `base`, among them keys that belong beside it, and sizes that the shapes give."""
+    """Yield the problems of `base`, also of misplaced keys and sizes that the shapes give."""
     for key in [key for key in base if key not in PARTS]:
         inside = [knob for knob in KNOBS if knob.startswith(PARTS) and knob.partition(".")[2] == key]
         unknown = f"is not a known key; {nearest(key, inside or [*PARTS])}"

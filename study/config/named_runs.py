@@ -24,12 +24,12 @@ Grow = Literal["even", "uneven"]
 
 
 def listed_layers(keep: str) -> tuple[int, ...] | None:
-    """Return the layers that a list such as `0,2,4` names, in its order; None for a word of SPREADS."""
+    """Return the layers that a list such as `0,2,4` names; None for a word of SPREADS."""
     return None if keep in SPREADS else tuple(map(int, keep.split(",")))
 
 
 def layers_problem(depth: int, kept: int, keep: str) -> str | None:
-    """Why an encoder of `depth` cannot give `kept` layers, in words that follow its name; None if it can."""
+    """Why an encoder of `depth` cannot give `kept` layers, in words that follow its name, if so."""
     layers = listed_layers(keep)
     if layers is None:
         return None if 1 <= kept <= depth else f"has {depth} layers, of which {kept} cannot be kept"
@@ -42,8 +42,6 @@ def layers_problem(depth: int, kept: int, keep: str) -> str | None:
 
 def kept_layers(depth: int, kept: int, keep: str) -> tuple[int, ...]:
     """Return the layers, from 0, that `kept` layers take from an encoder of `depth`.
-
-    A list such as `0,2,4` names them in its order.
 
     `first` drops the layers nearest the output, which loses least (Sajjad et al. 2023, arXiv:2004.03844). `spread` keeps
     round(i·(depth − 1)/(kept − 1)): 0, 2, 4, 7, 9 and 11 for six of 12, as in DistilBERT (Sanh et al. 2019, arXiv:1910.01108,
@@ -78,7 +76,7 @@ class InitFrom:
 
     @property
     def identity(self) -> str:
-        """The run id and the kept layers or the growth, independent of the folder's location."""
+        """The run id and the kept layers or the growth, wherever the folder lies."""
         return f"{self.folder.name}:{self.keep if self.grow is None else f'grow={self.grow}'}"
 
 
@@ -99,7 +97,7 @@ class Teacher:
 
     @property
     def identity(self) -> str:
-        """The run id with the unusual settings, independent of the folder's location."""
+        """The run id with the unusual settings, wherever the folder lies."""
         return "".join((self.folder.name, *(f":{name}={value}" for name, value in self.unusual.items())))
 
 
@@ -117,7 +115,7 @@ _TEACHER = re.compile(_RUN + "".join(f"(?::{name}=(?P<{name}>{_VALUES.get(name, 
 
 
 def run_folder(named: str) -> Path | None:
-    """Return the folder of a run by its path, whose name is the run's id; None for other text."""
+    """Return the folder of a run by its path; None for other text."""
     match = re.fullmatch(_RUN, named)
     return None if match is None else Path(match["folder"])
 
@@ -150,9 +148,9 @@ _BESIDE_CELL = {"start": ("keep", "grow"), "teacher": tuple(USUAL)}
 
 
 def cell_as_text(knob: str, value: object) -> object:
-    """Return a start or teacher `{cell: NAME, …}` of a sweep file as text, such as `cell deep:last`; other values as they are.
+    """Return a start or teacher `{cell: NAME, …}` of a sweep file as text, such as `cell deep:last`.
 
-    Raises ValueError for unknown keys, or a name that is not a word.
+    Other values stay. Raises ValueError for unknown keys or a malformed name.
     """
     if not isinstance(value, Mapping):
         return value
@@ -172,9 +170,6 @@ def _as_text(value: object) -> object:
 
 
 def cell_in(value: object) -> tuple[str, str] | None:
-    """Return the cell's name and the layers or numbers after it, of a start or teacher by `cell_as_text`.
-
-    None for other values.
-    """
+    """Return the cell's name and what follows it in a start or teacher by `cell_as_text`; None for other values."""
     match = _CELL.fullmatch(value) if isinstance(value, str) else None
     return None if match is None else (match["name"], match["rest"])

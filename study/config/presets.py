@@ -26,10 +26,9 @@ bias, 30% masks (Wettig et al. 2023, arXiv:2202.08005) and Muon (Jordan et al. 2
 
 
 def kind(name: str, option: str) -> Architecture:
-    """Return the architecture whose kind of norms, positions, activation and so on a preset or a named model stands for.
+    """Return the architecture that stands for the kind (norms, positions, activation) of a preset or named model.
 
-    A model's is that which is trained, and a preset's has BERT-Base's sizes. Raises InputError, at the `option` that gave it,
-    for an unknown name.
+    A preset's has BERT-Base's sizes. Raises InputError at `option` for an unknown name.
     """
     from study.counting.named_models import named, trained  # only these commands need them
 

@@ -179,12 +179,12 @@ class Resources(Strict):
 
     @property
     def executed(self) -> tuple[str, ...]:
-        """The shell lines of every Slurm job."""
+        """The shell lines of Slurm jobs."""
         return tuple(line for part in self.slurm.setup for line in part.splitlines()) if self.on == "slurm" else ()
 
     @property
     def sbatch_options(self) -> tuple[str, ...]:
-        """The further options of every Slurm job, as on a command line."""
+        """The further options of Slurm jobs, as on a command line."""
         return tuple(f"--{name}={value}" for name, value in self.slurm.options.items()) if self.on == "slurm" else ()
 
     @property
@@ -194,7 +194,7 @@ class Resources(Strict):
         return self.model_copy(update={"devices": 1, "kernels": "eager", "slurm": slurm})
 
     def overridden(self, **flags: Any) -> Resources:
-        """Return these resources, overridden by every command-line flag that is not None."""
+        """Return these resources, overridden by flags that are not None."""
         given = {name: value for name, value in flags.items() if value is not None}
         slurm = {name: given.pop(name) for name in SLURM_FLAGS if name in given}
         on = given.get("on", self.on)

@@ -114,12 +114,12 @@ class TokenizerConfig(Strict):
 
     @property
     def variant(self) -> TokenizerVariant:
-        """What distinguishes it from the other tokenisers of a sweep."""
+        """What distinguishes it in a sweep."""
         return self.kind, self.vocabulary
 
     @property
     def words(self) -> str:
-        """Its name among the other tokenisers of a sweep."""
+        """Its name in a sweep."""
         return f"{self.kind}, {self.vocabulary:,} pieces"
 
     def lowercases(self, by_default: bool = True) -> bool:
@@ -139,7 +139,7 @@ class TokenizerConfig(Strict):
         return f"{larger}, or kind: byte_bpe, which knows every character"
 
     def unread(self, unknown_share: float | None, of: Literal["tokens", "characters"] = "characters") -> str | None:
-        """Return a warning about the share of a text that is lost; None if unknown or at most MOST_UNKNOWN."""
+        """Return a warning about a text's lost share, if above MOST_UNKNOWN."""
         if unknown_share is None or unknown_share <= MOST_UNKNOWN:
             return None
         words = "words that the tokeniser does not know and no run predicts"
@@ -147,10 +147,7 @@ class TokenizerConfig(Strict):
         return f"{unknown_share:.0%} of the text's {of} are {lost}, {words}; {self.remedy}"
 
     def stripped(self, share: float | None) -> str | None:
-        """Return a note on the share of a text's characters whose marks are dropped.
-
-        None if unknown or at most MOST_STRIPPED.
-        """
+        """Return a note on a text's share of characters whose marks are dropped, if above MOST_STRIPPED."""
         if share is None or share <= MOST_STRIPPED:
             return None
         remedy = "data.tokenizer.strip_accents: false keeps them"
@@ -176,7 +173,7 @@ class DataConfig(Strict):
     validation_sequences: Count = 1024
 
     def overlap(self, share: float | None) -> str | None:
-        """Return the share of validation text that also occurs in training text, in words; None if unknown."""
+        """Return the share of validation text that is also training text, in words, if known."""
         if share is None:
             return None
         words = f"{share:.1%} of the validation tokens stand in {OVERLAP_WINDOW}-token windows that occur in the training text"
@@ -327,13 +324,13 @@ class RunConfig(Strict):
 
     @property
     def at_base_width(self) -> bool:
-        """Whether tables, layers and FFN are as wide as the base encoder's, where completep and scaled_rates are the same."""
+        """Whether tables, layers and FFN are as wide as the base encoder's."""
         a, width = self.architecture, self.recipe.base_width
         return (a.width, a.table_width, a.ffn) == (width, width, BASE_FFN_RATIO * width)
 
     @property
     def at_base_sizes(self) -> bool:
-        """Whether the encoder has the sizes of the base encoder, at which no parametrisation scales anything."""
+        """Whether the encoder has the base encoder's sizes."""
         depth_and_head = (self.architecture.depth, self.architecture.head_width)
         return self.at_base_width and depth_and_head == (self.recipe.base_depth, BASE_HEAD_WIDTH)
 
@@ -344,7 +341,7 @@ class RunConfig(Strict):
 
     @property
     def training_masking(self) -> Masking:
-        """The rate and shares of training masks: `recipe.masking`, by default `masking`."""
+        """The rate and shares of training masks."""
         own = self.recipe.masking.model_dump(include=set(Masking.model_fields), exclude_none=True)
         return self.masking.model_copy(update=own)
 
@@ -366,8 +363,8 @@ class RunConfig(Strict):
     def flops_per_token_with(self, teacher: Architecture | None) -> dict[str, float]:
         """Training FLOPs per input token by convention, with a teacher's forward pass: a third of its training.
 
-        A teacher whose predictions have no weight runs no head. Losses between layers add their products (LayerLosses) to the
-        conventions that count products; the others count the parameters of both models.
+        A teacher whose predictions have no weight runs no head. Losses between layers add their products to the conventions
+        that count products.
         """
         if teacher is None:
             return self.flops_per_token
@@ -407,7 +404,7 @@ class RunConfig(Strict):
 
     @property
     def steps(self) -> int:
-        """Optimiser steps: the whole batches in the budget, up to rounding errors."""
+        """Optimiser steps: the whole batches in the budget."""
         return int(self.budget_tokens * (1 + 1e-12) // self.recipe.batch_tokens)
 
     @property
@@ -416,7 +413,7 @@ class RunConfig(Strict):
         return self.steps * self.recipe.batch_tokens
 
     def validation_interval(self, validations: int) -> int:
-        """Return the steps between at most `validations` validations, the last at the end; at least 2, for a checkpoint."""
+        """Return the steps between at most `validations` validations; at least 2, for a checkpoint."""
         return self.steps // min(self.steps, validations) + 1
 
     @property
@@ -431,7 +428,7 @@ class RunConfig(Strict):
         return self.steps - decay if 0 < decay < self.steps else None
 
     def values_of(self, knobs: Collection[str]) -> dict[str, Any]:
-        """Return the values of knobs by dotted key, including those that `to_dict` omits."""
+        """Return the values of knobs by dotted key, also omitted ones."""
         included: dict[str, Any] = {}
         for knob in knobs:
             set_path(included, knob, True)
@@ -452,7 +449,7 @@ class RunConfig(Strict):
     def to_dict(self) -> dict[str, Any]:
         """Return the resolved tree as plain values, whole floats as integers.
 
-        It omits LEFT_OUT, so that a new field changes no configuration, cell or ledger.
+        It omits LEFT_OUT, so that a new field changes nothing.
         """
         values: dict[str, Any] = _plain(self.model_dump(mode="json", exclude_none=True))
         kept = {*ALWAYS_WRITTEN, *unlike_bert(self.architecture)}
@@ -465,9 +462,9 @@ class RunConfig(Strict):
         return values
 
     def without_paths(self) -> dict[str, Any]:
-        """Return the tree without the paths of corpus, tokeniser and trained runs, which identifies a run on one text.
+        """Return the tree without paths, which identifies a run on one text.
 
-        It covers the same as the fingerprint, so the text column, which the text's fingerprint covers, keeps its default.
+        The text column, which the text's fingerprint covers, keeps its default.
         """
         values = self.to_dict()
         for name in NOT_IN_MLM:
@@ -495,7 +492,7 @@ class RunConfig(Strict):
         return self.model_dump_json(exclude=unused) + json.dumps(self.recipe.trained_runs)
 
     def to_yaml(self) -> str:
-        """Return the resolved tree as YAML; `from_yaml` restores the same configuration."""
+        """Return the resolved tree as YAML, which `from_yaml` reads."""
         dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml writes the same bytes ten times as fast
         text: str = yaml.dump(self.to_dict(), Dumper=dumper, sort_keys=False, allow_unicode=True)
         return text
@@ -509,7 +506,7 @@ class RunConfig(Strict):
         """Return the run id: 16 hex digits of SHA-256 over everything that can change the run's numbers.
 
         `data_fingerprint` covers the content of corpus and tokeniser (study.data.prepared); the number of validation sequences
-        is added. Defaults are omitted, so that a new knob renames no run; changing a default must increment NUMERICS_VERSION.
+        is added. Defaults are omitted; changing one must increment NUMERICS_VERSION.
         """
         unused: dict[str, Any] = {"data": True, "architecture": set(NOT_IN_MLM)}
         values = _plain(self.model_dump(mode="json", exclude_defaults=True, exclude=unused))
@@ -520,7 +517,7 @@ class RunConfig(Strict):
 
 
 def ledger_value(knob: str, value: object) -> object:
-    """Return a knob's value in a ledger: a trained run as its identity, an optional value as a word."""
+    """Return a knob's value in a ledger: a trained run's identity, an optional value as a word."""
     if knob in OR_NONE:
         return NONE if value is None else str(value)
     parse = _TRAINED_RUN_OF.get(knob)

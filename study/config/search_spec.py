@@ -120,7 +120,7 @@ class Range(Strict):
         return self
 
     def of(self, knob: str) -> Self:
-        """Return the dimension for a knob, whose dotted key decides whether it holds only whole numbers."""
+        """Return the dimension for a knob, by dotted key."""
         made = self.model_copy()
         made._of_whole_numbers = knob in WHOLE_KNOBS or self.step is not None
         return made
@@ -141,7 +141,7 @@ class Range(Strict):
         return range(int(self.low), int(self.high) + 1, self.step or 1) if self.whole else (self.low, self.high)
 
     def holds(self, value: object) -> bool:
-        """Whether a value is in the range and, for whole numbers, on a step."""
+        """Whether a value is in the range and on a step."""
         if not isinstance(value, int | float) or not self.low <= value <= self.high:
             return False
         return not self.whole or (value - self.low) % (self.step or 1) == 0

@@ -29,7 +29,7 @@ FfnRatio = Annotated[Positive, Field(ge=0.001, le=1000)]
 
 
 def why_beyond(size: str, value: float) -> str | None:
-    """Why a size of LARGEST cannot have this value; None if it can."""
+    """Why a size of LARGEST cannot have this value, if so."""
     if value > LARGEST[size]:
         return f"above the most allowed, {LARGEST[size]:,}"
     return "below the least allowed, 1" if value < 1 else None
@@ -167,12 +167,12 @@ class Shapes(Strict):
 
 
 def needs_even_heads(architecture: Mapping[str, Any]) -> bool:
-    """Whether the given fields of an architecture ask for rotary positions, which rotate pairs of numbers."""
+    """Whether an architecture asks for rotary positions, which rotate pairs of numbers."""
     return architecture.get("position_encoding") == "rotary"
 
 
 def _template(depth: int, architecture: Mapping[str, Any]) -> Architecture:
-    """Return an encoder for solving widths, with the given fields; BERT's if these are invalid, which its runs report."""
+    """Return an encoder for solving widths, with the given fields if valid, else BERT's."""
     sizes = {"depth": depth, "width": LARGEST["width"], "heads": 1, "ffn": 1, "vocabulary": 1}
     others = {name: value for name, value in architecture.items() if name not in sizes}
     try:

@@ -218,12 +218,12 @@ class SweepBase(Strict):
 
     @classmethod
     def known_keys(cls) -> dict[str, Any]:
-        """Return the keys of every kind of sweep file, as candidates for a typing error."""
+        """Return the keys of every kind of sweep file."""
         return {name: field.annotation for kind in _KINDS.values() for name, field in kind.model_fields.items()}
 
     @property
     def shared(self) -> dict[str, Any]:
-        """The common values of all runs: the preset, overridden by a named model, overridden by `base`."""
+        """The common values of all runs."""
         return shared_values(self.preset, self.base, self.of_shapes)
 
     @property
@@ -233,7 +233,7 @@ class SweepBase(Strict):
 
     @property
     def compares_tokenizers(self) -> bool:
-        """Whether its runs have different tokenisers, so that losses compare in bits per byte alone."""
+        """Whether its runs have different tokenisers and compare in bits per byte alone."""
         return any(knob in TOKENIZER_KNOBS for knob in self.varied)
 
     def data_with(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
@@ -267,12 +267,12 @@ class SweepBase(Strict):
 
     @property
     def choosing_seeds(self) -> tuple[int, ...]:
-        """The seeds that try tuned values; none if nothing is tuned."""
+        """The seeds that try tuned values."""
         return ()
 
     @property
     def transfers(self) -> bool:
-        """Whether only the smallest cells are tuned, and the others take their best values."""
+        """Whether only the smallest cells are tuned."""
         return False
 
     @property
@@ -281,7 +281,7 @@ class SweepBase(Strict):
         return ()
 
     def place_of(self, knob: str) -> str | None:
-        """Return the place in the file that lists a varied, tuned or searched knob; None for other knobs."""
+        """Return the place in the file that lists a varied, tuned or searched knob."""
         sections = {"vary": self.varied, "tune": self.tuned, "search.space": self.searched}
         return next((f"{section}.{knob}" for section, knobs in sections.items() if knob in knobs), None)
 
@@ -380,14 +380,14 @@ class CellSweep(SweepBase):
 
     @property
     def texts(self) -> list[DataConfig]:
-        """The data of its runs, one for each tokeniser; raises InputError if one is invalid."""
+        """The data of its runs, one for each tokeniser; raises InputError."""
         if not self.compares_tokenizers:
             return super().texts
         return [*dict.fromkeys(DataConfig.parse(self.data_with(variant), "data") for variant in self.variants)]
 
     @property
     def variants(self) -> list[dict[str, Any]]:
-        """Every combination of the values of `vary`; one empty combination without it."""
+        """Every combination of the values of `vary`."""
         return [dict(zip(self.vary, values, strict=True)) for values in product(*self.vary.values())]
 
     @property
@@ -397,7 +397,7 @@ class CellSweep(SweepBase):
 
     @property
     def choosing_seeds(self) -> tuple[int, ...]:
-        """The seeds that try tuned values; none if nothing is tuned."""
+        """The seeds that try tuned values."""
         return self.seed_values[: trial_seeds(self.seeds)] if self.tune else ()
 
     @property
@@ -501,7 +501,7 @@ class GoalSweep(SweepBase):
         return () if self.compared is None or self.compared in SOLVED else (self.compared,)
 
     def place_of(self, knob: str) -> str | None:
-        """Return the place in the file that lists the values of the compared knob; None for other knobs."""
+        """Return the place in the file that lists the values of the compared knob."""
         return "goal.among" if knob in self.varied else None
 
     @property

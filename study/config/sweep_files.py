@@ -31,8 +31,7 @@ _NAMELESS = "is missing, since text from a pipe has no file name; give name=NAME
 def read_sweep(path: Path, overrides: Sequence[str] = ()) -> tuple[Sweep, dict[str, Any]]:
     """Read a sweep file with `key.path=value` overrides: the sweep, and the plain values for `sweep.yaml`.
 
-    The name of a shipped sweep stands for its file, and `-` for standard input. Raises InputError with every problem of the
-    file and the overrides.
+    The name of a shipped sweep stands for its file, and `-` for standard input. Raises InputError with every problem.
     """
     values = _values_of(path)
     problems = list(_problems_between(overrides))
@@ -64,10 +63,9 @@ def _values_of(path: Path) -> dict[str, Any]:
 
 
 def read_launched(path: Path) -> Sweep:
-    """Read the sweep that a launch left in its folder.
+    """Read the sweep that a launch, perhaps of another version, left in its folder.
 
-    Another version may have launched it: unknown keys are ignored, knobs unchecked. Raises InputError if the file is missing or
-    holds no sweep.
+    Unknown keys are ignored, knobs unchecked. Raises InputError without a sweep.
     """
     values = {"name": path.parent.name} | read_yaml(path)
     try:

@@ -41,7 +41,7 @@ def trial_seeds(seeds: int) -> int:
 def rank(losses: Sequence[float | None]) -> float | None:
     """Return the rank of values, lowest first: fewest failures to learn, then the mean loss in nats of the runs that learned.
 
-    A diverged run has no loss; other failures are left out. None if no run learned.
+    A diverged run has no loss. None if no run learned.
     """
     learned = [loss for loss in losses if loss is not None]
     return fmean(learned) + _UNLEARNED_NATS * (len(losses) - len(learned)) if learned else None
@@ -63,7 +63,7 @@ def comparable_seeds(tried: Iterable[Tried[ValuesT]], requested: Collection[int]
 def best_values(tried: Sequence[Tried[ValuesT]], requested: Collection[int] = ()) -> ValuesT | None:
     """Return the best values at the comparable seeds; None if none learned there.
 
-    Values with a run that learned come first, then those tried at more of the seeds, then those of lower rank.
+    Values that learned come first, then those tried at more seeds, then those of lower rank.
     """
     comparable = comparable_seeds(tried, requested)
     trials = grouped((one for one in tried if one.seed in comparable), lambda one: one.values)
