@@ -99,7 +99,7 @@ class CellResult:
 
     @property
     def spent_flops(self) -> float:
-        """FLOPs of its training and of that of all runs that it starts from or learns from."""
+        """FLOPs of its training and of all runs that it needs."""
         return self.train_flops + self.flops_before
 
     @property
@@ -114,7 +114,7 @@ class CellResult:
 
     @property
     def measured(self) -> bool:
-        """Whether differences have an error over validation sequences: two sequences of two documents."""
+        """Whether differences have an error over validation sequences."""
         return self.usable and len(self.losses[0] if self.documents is None else np.unique(self.documents)) > 1
 
     def at(self, seeds: Sequence[int]) -> CellResult:
@@ -148,7 +148,7 @@ class CellResult:
 
     @property
     def bits_per_masked_byte(self) -> float | None:
-        """Mean loss over seeds in bits per byte of masked words; None in nats per masked token."""
+        """Mean loss over seeds in bits per byte of masked words, if measured."""
         return self.loss_nats / math.log(2) if self.per_byte and self.loss_nats is not None else None
 
     @property
@@ -182,7 +182,7 @@ class CellResult:
 
 
 def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[CellResult, ...]:
-    """Return the cells of a sweep as last launched, by size, shape, budget and variant; empty for an empty ledger."""
+    """Return the cells of a sweep as last launched, by size, shape, budget and variant."""
     if ledger.empty:
         return ()
     ledger = _last_launched(ledger)
@@ -225,7 +225,7 @@ def _with_transfers(cells: Sequence[CellResult]) -> list[CellResult]:
 
 
 def listed_values(sweep: Sweep) -> dict[str, list[object]]:
-    """Values of each varied knob as in ledgers, in sweep file order."""
+    """Values of each varied knob, in sweep file order."""
     varied = sweep.vary if isinstance(sweep, CellSweep) else {}
     return {knob: [ledger_value(knob, value) for value in values] for knob, values in varied.items()}
 
@@ -254,7 +254,7 @@ def by_variant_and_budget(cells: Iterable[CellResult]) -> dict[tuple[str, Budget
 
 
 def scatter_of_cells(cells: Iterable[CellResult]) -> tuple[SeedScatter, ...]:
-    """Seed scatter of each pool of usable cells with replicates, fewest tokens first."""
+    """Seed scatter of each pool of usable cells with replicates."""
     pools = grouped(sorted((cell for cell in cells if cell.usable), key=lambda cell: cell.tokens), lambda cell: cell.pool)
     scatters = (seed_scatter(pool, {cell.name: cell.losses for cell in members}) for pool, members in pools.items())
     return tuple(scatter for scatter in scatters if scatter.variances)
@@ -266,20 +266,20 @@ def seed_variances(scatter: Iterable[SeedScatter]) -> SeedVariances:
 
 
 def variances_over_seeds(cells: Sequence[CellResult], seeds: SeedVariances) -> list[SeedVariance] | None:
-    """Seed variances of the cells; None if any is unknown."""
+    """Seed variances of the cells, if all are known."""
     variances = [seeds[cell.name] for cell in cells if cell.name in seeds]
     return variances if len(variances) == len(cells) else None
 
 
 def difference_between(first: CellResult, second: CellResult, seeds: SeedVariances) -> Difference:
-    """Return the first loss minus the second; no interval if either seed variance is unknown."""
+    """Return the first loss minus the second."""
     both = (first, second)
     variances = variances_over_seeds(both, seeds)
     return paired_difference(first.losses, second.losses, variances, documents_of(both), first.per_byte)
 
 
 def documents_of(cells: Iterable[CellResult]) -> NDArray[np.int64] | None:
-    """Documents of shared validation sequences, from the first cell that knows them."""
+    """Documents of shared validation sequences, if known."""
     return next((cell.documents for cell in cells if cell.documents is not None), None)
 
 
@@ -321,8 +321,7 @@ FOLLOWING = frozenset(
 def variant_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
     """Columns of a sweep's variants: all that differ in its last launch except shape, tuned knobs, seed and budget.
 
-    Columns that follow from others, FOLLOWING, are variants only if the sweep names them. Of tokenisers the sweep names in what
-    they differ.
+    FOLLOWING columns are variants only if the sweep names them.
     """
     runs, sweep = _last_launched(ledger), folder.sweep()
     excluded = {*SHAPE, *folder.tuned(), "seed", *(FOLLOWING - {*folder.distinguishing_knobs()})}
@@ -343,7 +342,7 @@ def _last_launched(ledger: pd.DataFrame) -> pd.DataFrame:
 def scales_of(cells: Sequence[CellResult], per_token: bool = False) -> dict[str, str]:
     """By cell name, the variants among which its losses compare, in words; empty if those of all cells do.
 
-    Losses compare under one validation. `per_token` asks for losses per masked token, which do not compare across tokenisers.
+    `per_token` asks for losses per masked token, which do not compare across tokenisers.
     """
     settings = pd.DataFrame([cell.settings for cell in cells]).astype(str)
     differing = map(str, settings.columns[settings.nunique() > 1])
@@ -366,7 +365,7 @@ def run_ids_in(texts: Iterable[object]) -> frozenset[str]:
 
 
 def shorten_run_ids(text: str, known: Collection[str]) -> str:
-    """Words for run ids: the only one in `known` is `trained`, dropped before its layers; several are numbered in order."""
+    """Words for run ids: the only one in `known` is `trained`; several are numbered in order."""
     if len(known) == 1:
         text = text.replace(f"start={next(iter(known))}:", "start=")
     words = {run: f"run{number}" if len(known) > 1 else "trained" for number, run in enumerate(sorted(known), 1)}
@@ -380,7 +379,7 @@ def in_words(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
 
 
 def budgets_in_words(ledger: pd.DataFrame) -> list[str]:
-    """Each run's budget as text; empty if the last launch has only one."""
+    """Each run's budget as text; empty if there is only one."""
     given = ledger.filter(like=_BUDGET).rename(columns=lambda name: name.removeprefix(_BUDGET))
     words = [budget_words(Budget.model_validate(row[row.notna()].to_dict())) for _, row in given.iterrows()]
     several = pd.Series(words, ledger.index)[_last_launched(ledger).index].nunique() > 1

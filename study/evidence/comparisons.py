@@ -138,7 +138,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Comparisons:
-    """All pairs of a sweep; `reason` says why no shapes are compared, if so."""
+    """All pairs of a sweep; `reason` says why no shapes are compared."""
 
     pairs: tuple[Comparison, ...]
     left_out: tuple[LeftOut, ...]
@@ -167,7 +167,7 @@ class Comparisons:
 
 
 def compare(families: Sequence[Family], variants: Sequence[Family] = (), include_unbracketed: bool = False) -> Comparisons:
-    """Compare all shapes within families of equal parameters, and all variants within the families in `variants`.
+    """Compare all shapes and all variants within their families.
 
     A cell needs usable runs and a bracketed learning rate; `include_unbracketed` accepts any rate.
     """
@@ -289,7 +289,7 @@ class Dominance(TestedDifference):
 
 
 def dominances_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Dominance, ...]:
-    """Every pair of shapes of which the first has less of everything and the lower estimated loss, largest difference first.
+    """Return the pairs whose first shape has less of everything and the lower estimated loss, largest difference first.
 
     Given the sign of an estimate, its two-sided p-value is uniform if the losses are equal, and larger if the second's is
     lower, so that Holm's adjustment over these pairs holds.
@@ -337,7 +337,7 @@ class Average(Pair):
 
     @property
     def sides(self) -> str:
-        """The subtraction in words; for variants of several shapes also what is equal."""
+        """The subtraction in words; for variants also what is equal."""
         return f"{super().sides}{f', at equal {self.equal}' if self.equal.startswith('depth') else ''}"
 
     @property
@@ -354,7 +354,7 @@ class Average(Pair):
 
 
 def averages_of(pairs: Iterable[Comparison], cells: Iterable[CellResult]) -> tuple[Average, ...]:
-    """Average every pair that two or more families compare on one validation set with a common seed.
+    """Average every pair that several families compare on one validation set with a common seed.
 
     Families that read no word order are left out. False positives at equal loss: 3% to 4% if both sides scatter equally (two to
     four seeds); if one scatters 3 or 10 times as widely, 5% to 7% with three or four seeds, 6% to 11% with two.

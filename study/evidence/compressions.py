@@ -1,4 +1,4 @@
-"""Compressed encoders in a sweep's ledger, beside the runs that they were made from and the smaller shape nearest in bytes."""
+"""Compressed encoders in a sweep's ledger, beside their sources and the smaller shape nearest in bytes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Compression:
 def compressions_of(
     folder: SweepFolder, ledger: pd.DataFrame, cells: Sequence[CellResult], seeds: SeedVariances
 ) -> tuple[Compression, ...]:
-    """Return a sweep's compressions of its own runs, as `study compress --beside` makes them, the smallest first."""
+    """Return a sweep's compressions of its own runs (`study compress --beside`), smallest first."""
     if "recipe.weights" not in ledger:
         return ()
     weights = ledger["recipe.weights"]

@@ -61,7 +61,7 @@ class TaskScores:
 
     `points`: rows of study.evidence.score_points by falling loss. `chance`: the majority class's score, None if unmeasured.
     `law` maps loss to score. `forecast`: the largest shapes at their measured loss, `forecast_from_sizes`: at the loss that a
-    law of sizes predicts. Text instead of any of the three says why there is none.
+    law of sizes predicts. Text says why there is none.
     """
 
     task: str
@@ -87,7 +87,7 @@ class TaskScores:
 
     @property
     def above_untrained(self) -> tuple[int, int]:
-        """Encoders above chance and the same architecture untrained, beyond noise; and the number compared."""
+        """Encoders above chance and their untrained architecture, beyond noise, and the number compared."""
         untrained = self._sides_of_untrained
         above = untrained > 0
         if self.chance is not None:
@@ -226,13 +226,13 @@ def _task(points: pd.DataFrame) -> TaskScores:
 
 
 def with_comparable_losses(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the encoders with a loss of masked words, or if there are none all, whose loss is of telling replaced tokens."""
+    """Return the encoders with a loss of masked words, or if there are none all."""
     of_words = points[~points["detects"].astype(bool)]
     return points if of_words.empty else of_words.reset_index(drop=True)
 
 
 def score_law(points: pd.DataFrame) -> Fit | str:
-    """Return the law from loss to score of one task's encoders (study.evidence.score_points), or why there is none."""
+    """Return the law from loss to score of one task's encoders, or why there is none."""
     beside = with_comparable_losses(points)
     try:
         return fit(_law_of_score(beside), _over_loss(beside), _SETTINGS)
@@ -293,7 +293,7 @@ def shapes_of(points: pd.DataFrame) -> NDArray[np.int64]:
 
 
 def observed(points: pd.DataFrame) -> Observations:
-    """Scores at losses, clustered by shape; shapes are ordered by their largest training budget."""
+    """Scores at losses, clustered by shape."""
     shapes = shapes_of(points)
     return Observations(
         columns={name: points[column].to_numpy(dtype=float) for name, column in _VARIABLES.items()},
@@ -337,7 +337,7 @@ def noises_over_tasks(of_tasks: Sequence[pd.DataFrame]) -> pd.Series[Any]:
 
     A lucky pre-training run is lucky on every task: runs are averaged over tasks first, and their deviation is pooled over
     cells. Runs that lack a task are left out; a cell counts the runs of its scarcest task. If no cell has two such runs,
-    fine-tuning seeds scatter instead, independent between tasks, as examples always are.
+    fine-tuning seeds scatter instead, independent between tasks.
     """
     parts = pd.concat([of_task["noise"] for of_task in of_tasks], axis=1).dropna()
     noises = pd.Series([noise_of_mean(of_cell) for of_cell in parts.to_numpy().tolist()], parts.index)

@@ -100,17 +100,17 @@ class Evidence:
 
     @cached_property
     def rises(self) -> tuple[Rise, ...]:
-        """Neighbouring steps in tokens, among the cells that comparisons include."""
+        """Neighbouring steps in tokens among the cells compared."""
         return rises_of(self._included, self.comparisons.seed_variances_beside_other_budgets)
 
     @cached_property
     def spendings(self) -> tuple[Spending, ...]:
-        """Encoders that start from or learn from other runs beside those from scratch, among the cells compared."""
+        """Encoders that need other runs beside those from scratch, among the cells compared."""
         return spendings_of(self._included, self.comparisons.seed_variances_beside_other_budgets)
 
     @cached_property
     def dominances(self) -> tuple[Dominance, ...]:
-        """Pairs of shapes of which one has less of everything and a lower estimated loss, among the cells compared."""
+        """Pairs of shapes, one with less of everything and a lower estimated loss, among the cells compared."""
         return dominances_of(self._included, self.comparisons.seed_variances)
 
     @cached_property
@@ -134,7 +134,7 @@ class Evidence:
 
     @cached_property
     def goal(self) -> GoalPath | None:
-        """The path to the sweep's goal, None without one."""
+        """The path to the sweep's goal, if any."""
         return self.folder.goal_path() if isinstance(self.sweep, GoalSweep) else None
 
     @property
@@ -159,7 +159,7 @@ class Evidence:
 
     @cached_property
     def downstream(self) -> DownstreamEvidence | None:
-        """Downstream scores, analysed at the first call; None without any."""
+        """Downstream scores, if any, analysed at the first call."""
         return downstream(self.folder, self.ledger)
 
     @property
@@ -174,19 +174,18 @@ class Evidence:
 
     @cached_property
     def scales(self) -> dict[str, str]:
-        """By cell name, the variants among which its losses compare (study.evidence.cells.scales_of)."""
+        """By cell name, the variants among which its losses compare."""
         return scales_of(self.cells)
 
     def panel_of(self, cell: CellResult) -> str:
-        """Return a cell's budget in words, with its group of losses where those of all cells do not compare."""
+        """Return a cell's budget in words, with its group of losses where groups do not compare."""
         return ", ".join(filter(None, (budget_words(cell.budget), self.scales[cell.name])))
 
     def panels(self, scales: Mapping[str, str] | None = None) -> dict[str, tuple[CellResult, ...]]:
         """Return the cells of each panel: one per family label.
 
-        Beyond MOST_PANELS one per variant and budget, or one per budget.
-
-        Cells whose losses do not compare, by `scales` (default: the evidence's own), have panels of their own.
+        Beyond MOST_PANELS one per variant and budget, or one per budget. Cells whose losses do not compare, by `scales`, have
+        panels of their own.
         """
         scales = self.scales if scales is None else scales
         return {
@@ -205,15 +204,12 @@ class Evidence:
         return {budget_words(budget): tuple(cells) for budget, cells in by_budget(self.cells).items()}
 
     def half_width(self, cell: CellResult) -> float | None:
-        """Half the 95% interval of a cell's mean (nats); None if unknown or untrained."""
+        """Half the 95% interval of a cell's mean (nats), if known."""
         variance = self.comparisons.seed_variances.get(cell.name)
         return half_width(variance, len(cell.runs)) if variance is not None and cell.tokens else None
 
     def losses(self, cell: CellResult) -> dict[str, Any]:
-        """Return a cell's values in figures: mean loss over seeds, half its 95% interval, n, runs, tokens, plateau.
-
-        `unit` is what figures show the loss in, and `scale` the variants among which it compares.
-        """
+        """Return a cell's values in figures, the loss in `unit`, comparable among `scale`."""
         return {
             "loss_nats": cell.loss_nats,
             "half_nats": self.half_width(cell),
@@ -298,7 +294,7 @@ def _scatter_to_dict(scatter: SeedScatter) -> dict[str, Any]:
 
 
 def gather(folder: SweepFolder, include_unbracketed: bool = False, ledger: pd.DataFrame | None = None) -> Evidence:
-    """Gather the evidence in a sweep's ledger, read now if not given.
+    """Gather the evidence in a sweep's ledger, by default a fresh one.
 
     Raises InputError without a readable sweep.yaml or ledger, or for text in place of a number.
     """
@@ -312,10 +308,7 @@ def gather(folder: SweepFolder, include_unbracketed: bool = False, ledger: pd.Da
 
 
 def save_fits(evidence: Evidence) -> None:
-    """Write `fits/learning_rate.json`, `paired_differences.json`, one file per law and, with scores, `downstream.json`.
-
-    Removes files of fits that no longer exist.
-    """
+    """Write the JSON files of `fits/`, and remove those of fits that no longer exist."""
     files = {"learning_rate": evidence.learning_rates(), "paired_differences": evidence.differences()}
     files |= {file_name(law_fit.name): law_fit.to_dict() for law_fit in evidence.laws.fits}
     if evidence.downstream is not None:

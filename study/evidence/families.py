@@ -50,7 +50,7 @@ class Family:
 
 
 def families_of(cells: tuple[CellResult, ...]) -> tuple[Family, ...]:
-    """Group cells by equal parameters if any group holds two shapes, else by budget."""
+    """Group cells by equal parameters if any group has two shapes, else by budget."""
     equal = tuple(_equal_parameters(cells))
     if any(len(family.cells) > 1 for family in equal):
         return equal

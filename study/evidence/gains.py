@@ -90,7 +90,7 @@ def gains_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Gain, .
 def pareto_front(
     cells: Sequence[CellResult], size: Callable[[CellResult], float] = lambda cell: cell.parameters
 ) -> tuple[CellResult, ...]:
-    """Return the cells of each budget and validation set that no other beats: as small, by `size`, at lower loss.
+    """Return the cells of each budget and validation set that no other beats in `size` and loss.
 
     Fewest tokens first; within a budget, sizes rise and losses fall.
     """
@@ -116,7 +116,7 @@ def flops_fronts(cells: Sequence[CellResult]) -> tuple[tuple[CellResult, ...], .
 
 
 def pareto(cells: Sequence[CellResult], cost: Callable[[CellResult], float]) -> Iterator[CellResult]:
-    """Yield the cells that no other beats: at no more cost and lower loss; costs rise and losses fall."""
+    """Yield the cells that no other beats in cost and loss; costs rise and losses fall."""
     lowest = inf
     for cell in sorted(cells, key=lambda cell: (cost(cell), cell.losses.mean())):
         if (loss := cell.losses.mean()) < lowest:
@@ -266,7 +266,7 @@ class Cut:
 
 
 def cuts_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Cut, ...]:
-    """Every cell initialised from part of a run's layers, minus the one from all; fewest cut layers first."""
+    """Every cell initialised from part of a run's layers, minus that from all; fewest cut layers first."""
     usable = measured(cells)
     whole = {_lineage(cell): cell for cell in usable if cell.layers_cut == 0}
     cuts = [_cut(whole[_lineage(cell)], cell, seeds) for cell in usable if cell.layers_cut and _lineage(cell) in whole]
@@ -274,7 +274,7 @@ def cuts_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Cut, ...
 
 
 def under_every_start(shown: Sequence[CellResult], cells: Sequence[CellResult]) -> Iterator[CellResult]:
-    """Yield the cells shown; one with all layers of a run appears under every start from it among all `cells`."""
+    """Yield the cells shown; one with all layers of a run appears under every start from it."""
     started = grouped((cell for cell in cells if cell.layers_cut is not None), _lineage)
     for cell in shown:
         if cell.layers_cut != 0 or START not in cell.settings:
@@ -315,7 +315,7 @@ class Spending(TestedDifference):
 
 
 def spendings_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Spending, ...]:
-    """Every encoder that starts from or learns from other runs minus each from scratch, of one shape and all else equal.
+    """Every encoder that needs other runs minus each from scratch, all else equal.
 
     Budgets may differ. Only runs whose records count what they need take part.
     """
@@ -341,7 +341,7 @@ def _spending(needs: CellResult, scratch: CellResult, seeds: SeedVariances) -> S
 
 
 def spending_fronts(cells: Sequence[CellResult]) -> Iterator[dict[str, tuple[CellResult, ...]]]:
-    """For each shape with cells that need other runs: the Pareto fronts of loss against own FLOPs and against all spent."""
+    """For each shape that needs other runs, the Pareto fronts of loss against own FLOPs and all spent."""
     costs: dict[str, Callable[[CellResult], float]] = {
         OWN: lambda cell: cell.train_flops,
         SPENT: lambda cell: cell.spent_flops,
@@ -361,7 +361,7 @@ def _others(cell: CellResult) -> str:
 
 
 def way(cell: CellResult) -> str:
-    """How a cell was trained, in words: from scratch, cut or grown, distilled or both, and its budget."""
+    """How a cell was trained, in words, with its budget."""
     start = parse_start(str(cell.settings.get("recipe.start")))
     teacher = parse_teacher(str(cell.settings.get("recipe.teacher")))
     parts = []

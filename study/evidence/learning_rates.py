@@ -32,7 +32,7 @@ _TUNABLE = ("architecture.", "recipe.", "masking.")
 
 @dataclass(frozen=True)
 class Trial:
-    """One run at a choosing seed: its loss in nats per masked token, and why it is excluded, if so."""
+    """One run at a choosing seed: its loss, and why it is excluded, if so."""
 
     run_id: str
     loss_nats: float | None
@@ -86,19 +86,19 @@ class RateSearch:
 
     @property
     def bracketed(self) -> bool:
-        """Whether worse rates were tried on both sides, here or in the source cell, or no search was needed."""
+        """Whether worse rates were tried on both sides, or no search was needed."""
         return self.status in ("bracketed", "transferred", "untrained")
 
     @property
     def next_best(self) -> TriedRate | None:
-        """The best-ranked rate except the chosen one; None if no other has a usable run."""
+        """The best-ranked rate except the chosen one."""
         others = [rate for rate in self.tried if rate.learning_rate != self.chosen and rate.loss_nats is not None]
         return min(others, key=lambda rate: rate.rank or 0.0, default=None)
 
 
 @dataclass(frozen=True)
 class TunedKnob:
-    """A tuned knob beside the learning rate: its best value, and which end of the tried range that is."""
+    """A tuned knob beside the learning rate: its best value, and its place in the tried range."""
 
     name: str
     chosen: int | float | str | None
@@ -128,9 +128,9 @@ class CellSearch:
 def searches(ledger: pd.DataFrame, choosing_seeds: Collection[int] = ()) -> dict[str, CellSearch]:
     """Return the search of each cell of a ledger; `choosing_seeds` are those the sweep names, empty outside a sweep.
 
-    A cell's knobs are the differing columns of architecture, recipe and masking, since its runs differ only in tuned knobs and
-    seeds. Values are compared at seeds where several were tried (`study.config.tuned_values`). A diverged run ranks last. Runs
-    that failed otherwise (FAILED, OOM, HUNG) or that a person excluded do not count as tried.
+    A cell's knobs are the differing columns of architecture, recipe and masking. Values are compared at seeds where several
+    were tried (`study.config.tuned_values`). A diverged run ranks last. Runs that failed otherwise (FAILED, OOM, HUNG) or that
+    a person excluded do not count as tried.
     """
     if ledger.empty:
         return {}

@@ -85,10 +85,9 @@ OWN_COLUMNS = frozenset({"run_id", "cell", "loss_nats", RATE, "exclusion"})
 
 
 def open_ledger(path: Path) -> RunTable:
-    """Read a results folder or a table file, selected for laws; see selected.
+    """Read a results folder or a table file, selected for laws.
 
-    A sweep's ledger is that of its records as they are now. Raises InputError if the folder has no ledger or no finished run,
-    and as study.laws.tables.read_table does.
+    A sweep's ledger is fresh. Raises InputError without a finished run, and as study.laws.tables.read_table does.
     """
     if not path.is_dir():
         return selected(RunTable.read(path))
@@ -108,7 +107,7 @@ def table_of(path: Path, ledger: pd.DataFrame) -> RunTable:
 
 
 def selected(table: RunTable) -> RunTable:
-    """Return a ledger with its selection for laws, using the sweep beside it if there is one; other tables unchanged.
+    """Return a ledger with its selection for laws, by the sweep beside it if any; other tables stay.
 
     Raises InputError as check_ledger does.
     """
@@ -136,7 +135,7 @@ def selected(table: RunTable) -> RunTable:
 
 
 def check_ledger(ledger: pd.DataFrame, source: str) -> None:
-    """Raise InputError if a ledger lacks run states, or has text in place of a number of NUMBERS."""
+    """Raise InputError if a ledger lacks run states, or has text among NUMBERS."""
     remedy = "run `study report` to rewrite a sweep's ledger"
     if len(ledger) and "state" not in ledger:
         raise InputError.at(source, f"is a ledger without a 'state' column; {remedy}")
@@ -166,10 +165,10 @@ def runs_of(ledger: pd.DataFrame) -> pd.Series[Any]:
 
 
 def shapes_of(ledger: pd.DataFrame) -> pd.Series[Any]:
-    """Each row's architecture as a number, or its cell's if unknown: runs of one shape share a law's error.
+    """Each row's architecture as a number, or its cell's: runs of one shape share a law's error.
 
-    A law in some sizes omits the rest of a shape, and the best rate lies between those tried. With 15 shapes that scatter 0.5%
-    about a law, and seeds 0.2%, 95% intervals cover the exponent in 0.67 of sweeps resampling runs, 0.96 resampling shapes.
+    With 15 shapes that scatter 0.5% about a law, and seeds 0.2%, 95% intervals cover the exponent in 0.67 of sweeps resampling
+    runs, 0.96 resampling shapes.
     """
     columns = [name for name in ledger if str(name).startswith("architecture.") and ledger[name].notna().all()]
     return ledger.groupby(columns or ["cell"], sort=False).ngroup()
@@ -210,7 +209,7 @@ def validation_columns(runs: pd.DataFrame) -> list[str]:
 
 
 def summarise_exclusions(exclusions: pd.Series[str]) -> str:
-    """Count excluded runs by state, with the first reason without details, most frequent first."""
+    """Count excluded runs by state, with their first reason."""
     parts = exclusions.str.partition(" (")[0].str.partition(": ")
     summaries = []
     for state, count in parts[0].value_counts().items():
@@ -232,5 +231,5 @@ def variant_columns_of(ledger: pd.DataFrame) -> list[str]:
 
 
 def usable(ledger: pd.DataFrame, choosing_seeds: Collection[int] = ()) -> pd.DataFrame:
-    """Return the rows that a law uses; `choosing_seeds` are those the sweep names."""
+    """Return the rows that a law uses."""
     return ledger[~np.isin(np.arange(len(ledger)), list(unusable(ledger, searches(ledger, choosing_seeds).values())))]

@@ -54,7 +54,7 @@ class Difference:
 
     @property
     def in_unit(self) -> Difference:
-        """The same difference with its numbers in `unit`."""
+        """The same difference in `unit`."""
         return self
 
     @property
@@ -99,7 +99,7 @@ class DifferencePerByte(Difference):
 
     @property
     def in_unit(self) -> Difference:
-        """The same difference with its numbers in bits."""
+        """The same difference in bits."""
         nats = {name: getattr(self, name) for name in ("estimate_nats", "low_nats", "high_nats")}
         bits = {name: None if value is None else value / math.log(2) for name, value in nats.items()}
         return Difference(**vars(self) | bits)
@@ -140,7 +140,7 @@ _J = TypeVar("_J", bound=TestedDifference)
 
 
 def adjust_by_holm(differences: Sequence[_J]) -> tuple[_J, ...]:
-    """Adjust the p-values of all differences of one kind that may have a verdict, and their intervals likewise."""
+    """Adjust the p-values and intervals of all differences that may have a verdict."""
     p_values = [None if one.reads_order is False else one.difference.p_value for one in differences]
     adjusted = zip(differences, holm(p_values), holm_levels(p_values), strict=True)
     return tuple(replace(one, p_value_holm=p, difference=_at_level(one.difference, level)) for one, p, level in adjusted)
@@ -178,7 +178,7 @@ def paired_difference(
 
 
 def difference_over_runs(differences: NDArray[np.float64], documents: NDArray[np.int64] | None = None) -> Difference:
-    """Return the mean difference between runs and those that they were made from, runs × sequences; seeds are paired, too.
+    """Return the mean difference between runs and their sources, runs × sequences; seeds are paired, too.
 
     Variance: s²(sequences)/n, clustered by `documents` if known, + s²(runs)/k. No interval for one run.
     """
@@ -282,7 +282,7 @@ def holm_levels(p_values: Sequence[float | None]) -> list[float | None]:
 def interval_and_p_value(
     estimate: float, variances: Both, freedoms: Both, confidence: float = CONFIDENCE
 ) -> tuple[float, float, float]:
-    """Return the interval of an estimate with two sources of noise, and its p-value against zero."""
+    """Return the interval and p-value of an estimate with two sources of noise."""
     half = half_interval(confidence, variances, freedoms)
     return estimate - half, estimate + half, chance_beyond(abs(estimate), variances, freedoms)
 
@@ -317,7 +317,7 @@ def sequences_that_would_decide(difference: Difference, seeds: Sequence[SeedVari
 def would_be_significant(
     estimate_nats: float, noise: Difference, seeds: Sequence[SeedVariance], n_seeds: Sequence[int]
 ) -> bool:
-    """Whether an estimate would be significant at 5%, with another difference's sequences and this many seeds."""
+    """Whether an estimate would be significant at 5%, given sequences' noise and this many seeds."""
     over_seeds = _over_seeds((1.0, -1.0), n_seeds, seeds)
     freedoms = [of_cells.degrees_of_freedom for of_cells in over_seeds]
     return _decides(replace(noise, estimate_nats=estimate_nats), 1, list(over_seeds.values()), freedoms, 1)

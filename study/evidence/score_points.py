@@ -171,7 +171,7 @@ class PublishedScore:
 def published_scores(task: str, metric: str) -> tuple[PublishedScore, ...]:
     """Return the published scores of a task by a metric, smallest model first.
 
-    Those of BERT's miniatures are of GLUE's secret test sets (Turc et al. 2019); others name their split and source.
+    Those of BERT's miniatures are of GLUE's secret test sets (Turc et al. 2019).
     """
     column, positions = _COLUMNS.get(task, ("", {}))
     rows = [

@@ -62,12 +62,12 @@ class Trend:
 
     @property
     def untested(self) -> Trend:
-        """The same trend without p or interval, for dependent encoders."""
+        """The same trend without p or interval."""
         return replace(self, low=None, high=None, p_value=None)
 
 
 def trend(loss: Floats, score: Floats, noises: Sequence[ScoreNoise], shapes: Shapes) -> Trend | None:
-    """Return the trend of scores over losses, each score with its noise.
+    """Return the trend of scores over losses.
 
     None for fewer than three encoders or constant values.
     """
@@ -120,7 +120,7 @@ def _correlation(a: Floats, b: Floats) -> Floats:
 
 
 def p_value_of(loss: Floats, score: Floats, shapes: Shapes) -> float:
-    """Two-sided chance of so high a correlation if all `orders` were equally likely; lowest for scores of −loss."""
+    """Two-sided chance of so high a correlation if all `orders` were equally likely."""
     chosen = orders(shapes)
     permuted = np.abs(_spearman(np.tile(-loss, (len(chosen), 1)), score[chosen]))
     return float(np.mean(permuted >= abs(_spearman(-loss[None], score[None])[0]) - 1e-12))

@@ -78,7 +78,7 @@ class SeedScatter:
 
     @property
     def deviations(self) -> dict[str, float]:
-        """The standard deviation over seeds of each cell, in nats, smallest first."""
+        """The standard deviation over seeds of each cell, in nats."""
         return dict(sorted(((name, of_cell.variance**0.5) for name, of_cell in self.variances.items()), key=lambda one: one[1]))
 
 
@@ -86,8 +86,7 @@ def seed_scatter(pool: PooledCells, cells: Mapping[str, NDArray[np.float64]]) ->
     """Seed variances of a pool's cells, each an array of seeds × sequences in nats per masked token, by name.
 
     Cells that scatter equally by Bartlett's test share the pooled variance Σ(kᵢ − 1)s²ᵢ ÷ Σ(kᵢ − 1), including cells of one
-    seed; otherwise each cell of two seeds or more has its own s²ᵢ. Without the test a few wide cells would widen all intervals
-    and narrow their own.
+    seed; otherwise each cell of two seeds or more has its own s²ᵢ.
 
     False positives between equal cells: of eight cells, one or all of which scatter up to ten times as widely, 4% to 8% of
     draws of three seeds (pooled: 8% to 22%), 5% to 17% of two (pooled: 10% to 25%). The test may err at each budget: of six

@@ -74,7 +74,7 @@ def asks_about_shape(folder: Path) -> bool:
 
 
 def why_not_shape(folder: Path) -> list[Problem]:
-    """Why a sweep cannot answer the question of shape; empty if it can or is no sweep."""
+    """Why a sweep cannot answer the question of shape, if so."""
     if not is_there(SweepFolder(folder).sweep_file) or asks_about_shape(folder):
         return []
     why = "cannot compare depth and width: no two depths were trained at equal parameters and different width or FFN"
@@ -85,8 +85,7 @@ def why_not_shape(folder: Path) -> list[Problem]:
 def explore_shapes(folder: Path) -> Multiverse:
     """Analyse a sweep in every universe: size held equal, approach, rates, seeds, budgets, law, loss, space, floor.
 
-    Cells are compared within one validation set. Choices that select the same runs add no universe. Raises InputError for a
-    folder that is not a sweep, or whose ledger is missing or empty.
+    Choices that select the same runs add no universe. Raises InputError for a folder that is not a sweep, or without a ledger.
     """
     if not is_there(SweepFolder(folder).sweep_file):
         raise InputError.at(str(folder), "is not a sweep folder, which --ask shape needs; for a table use --ask compute")
@@ -141,7 +140,7 @@ def _seeds_not_choosing(cell: CellResult) -> list[int]:
 def slope_over_depth(families: Sequence[Sequence[CellResult]], space: Space, choices: Mapping[str, str]) -> Universe:
     """Return the mean over families of the slope of the loss over log₂ depth.
 
-    A seed is one draw at any number of budgets, so cells of a shape and variant are summed over budgets first.
+    A seed is one draw at any budget, so cells of a shape and variant are summed over budgets first.
     """
     if not families:
         return Universe(choices, f"no two comparable depths are within {EQUAL_WITHIN:.0%} of one size", None)
@@ -194,7 +193,7 @@ def _depth_families(cells: Sequence[CellResult], size: Callable[[CellResult], fl
 
 
 def trade_depth(cells: Sequence[CellResult]) -> bool:
-    """Whether cells of equal size trade depth for width or FFN; with shared layers depth costs neither."""
+    """Whether cells of equal size trade depth for width or FFN."""
     shapes = [cell.architecture for cell in cells]
     return len({shape.depth for shape in shapes}) > 1 and len({(shape.width, shape.ffn) for shape in shapes}) > 1
 
@@ -271,7 +270,7 @@ def explore_recipes(folders: Sequence[Path]) -> Multiverse:
 
     Cells are those that the report compares, at equal non-embedding parameters. The choices of a universe are its size and
     budget and what differs between the sweeps' recipes and texts; knobs that always change together are one choice. Raises
-    InputError with every folder that is no sweep or cannot answer.
+    InputError with every folder that cannot answer.
     """
     compared = [one for of_sweep in map_all(_compared_in, folders) for one in of_sweep]
     recipes = _together([_recipe_of(one.config) for one in compared])

@@ -34,7 +34,7 @@ LEDGER_LAWS = {
 
 @dataclass(frozen=True)
 class SweepLaws:
-    """Fitted laws, richest of each variant first; `reasons` say why others were not fitted."""
+    """Fitted laws, richest of each variant first; `reasons` say why there are no others."""
 
     fits: tuple[LawFit, ...]
     reasons: tuple[str, ...]
@@ -47,7 +47,7 @@ class SweepLaws:
 
 
 def fit_ledger(ledger: RunTable, law_name: str, parameters: str, flops: str, where: str | None = None) -> LawFit:
-    """Fit a law to a ledger with these columns as N and C; C orders the runs for the forecast, whatever the law reads.
+    """Fit a law to a ledger with these columns as N and C; C orders the runs for the forecast.
 
     Raises InputError as study.laws.law_fits.fit_table does.
     """
@@ -61,10 +61,9 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
 
     Loss in parameters and tokens if both vary, else in the one that does; if depth and width vary too, also the law in both; at
     one budget the law in the sizes of the shape, if these vary independently. The index of `ledger` gives the order of the
-    records. Shapes of equal non-embedding parameters have one
-    size and show only the effect of shape; if no shape has two budgets, tokens follow from the shape and show nothing. Runs
-    that differ in `settings` have separate laws, up to MOST_VARIANTS. No law is fitted to several validation sets or masks, nor
-    to a search, which gives few shapes a good rate and prunes others; a law with undetermined constants is left out.
+    records. Shapes of equal non-embedding parameters have one size; if no shape has two budgets, tokens show nothing. Runs that
+    differ in `settings` have separate laws, up to MOST_VARIANTS. No law is fitted to several validation sets or masks, nor to a
+    search, which gives few shapes a good rate and prunes others; a law with undetermined constants is left out.
     """
     if ledger.empty:
         return SweepLaws((), ("No law is fitted: no run has ended",))
