@@ -1,1 +1,1 @@
-"""From text to packed tokens: corpora, tokenisers and token files, cached outside the repository. It knows no encoder."""
+"""From text to packed tokens: corpora, tokenisers and token files, cached outside the repository. Knows no encoder."""

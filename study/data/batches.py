@@ -35,7 +35,7 @@ class DataOrder:
         self._epoch, self._permutation = -1, np.empty(0, dtype=np.int64)
 
     def at(self, step: int) -> NDArray[np.int64]:
-        """Return the indices of the global batch of `step` (from 0); a batch may span epochs."""
+        """Return the indices of the global batch of `step`, which may span epochs."""
         first, last = step * self.batch, (step + 1) * self.batch
         parts = []
         while first < last:
@@ -81,9 +81,8 @@ class PackedBatches(pl.LightningDataModule):
 
     Batches of pairs hold rows of `PackedPairs`; if the objective judges them, as many fixed masked ones are validated too. One
     fixed permutation per validation sequence measures the value of word order, and fixed draws replace its masked tokens if the
-    objective detects them; `words` are masked words that are the same for every tokeniser, None if the data are no text or the
-    encoder predicts no words. If `prepared` is None, the configured data are
-    prepared. `pinned` batches are copied to the GPU while it computes.
+    objective detects them; `words` are masked words, the same for every tokeniser. If `prepared` is None, the configured data
+    are prepared. `pinned` batches are copied to the GPU while it computes.
     """
 
     def __init__(self, config: RunConfig, prepared: PreparedData | None = None, pinned: bool = False) -> None:
@@ -109,17 +108,17 @@ class PackedBatches(pl.LightningDataModule):
 
     @property
     def masked_words(self) -> str | None:
-        """What identifies the masked words; None without."""
+        """What identifies the masked words, if any."""
         return None if self.words is None else self.words.fingerprint
 
     def train_dataloader(self) -> DataLoader[Tensor]:
-        """Return this rank's batches from the current step to the last."""
+        """Return this rank's batches from the current step."""
         assert self.trainer is not None
         steps = _Steps(self.config, self.train, self.order, self.trainer)
         return DataLoader(steps, batch_size=None, pin_memory=self.pinned)
 
     def val_dataloader(self) -> DataLoader[ValidationBatch | WordBatch]:
-        """Return this rank's slices of the validation set (every `ranks`-th row), and then of the masked words."""
+        """Return this rank's slices of the validation set (every `ranks`-th row) and of the masked words."""
         assert self.trainer is not None
         size = max(1, 2 * self.config.batch_sequences // self.trainer.world_size)
         batches: list[ValidationBatch | WordBatch] = []
@@ -176,7 +175,7 @@ def validation_masker(config: RunConfig, prepared: PreparedData) -> Masker:
 def training_masker(config: RunConfig, prepared: PreparedData) -> Masker:
     """Return the masker for a run's training.
 
-    Raises InputError if whole words are masked and the tokeniser does not say where words begin.
+    Raises InputError for whole words without marks of their beginning.
     """
     masking, continuing = config.recipe.masking, None
     if masking.whole_words:

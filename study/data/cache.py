@@ -64,7 +64,7 @@ def sha256_of(path: Path) -> str:
 def cached_sha256_of(path: Path) -> str:
     """Return the SHA-256 of a user's file, cached until the file changes (10 GB take 5 s to 15 s).
 
-    A file that changed within SETTLED_SECONDS is not cached, since it may change again within one clock tick.
+    A file that changed within SETTLED_SECONDS is not cached.
     """
     before, hashes = _touched(path), cache_root() / "hashes"
     remembered = hashes / fingerprint_of([str(path.resolve()), *before])
@@ -100,8 +100,8 @@ def _touched(path: Path) -> list[int]:
 def open_entry(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
     """Return the facts of a cache entry, building it first if it is missing or damaged.
 
-    `build` fills an empty folder and returns the facts as plain JSON values. A lock serialises builds of one entry. Every
-    opening checks the SHA-256 of all files (0.1 s for 60M tokens): a memory map would not notice damage.
+    `build` fills an empty folder and returns the facts as plain JSON values. A lock serialises builds. Every opening checks the
+    SHA-256 of all files (0.1 s for 60M tokens).
     """
     facts = facts_of(folder)
     if facts is not None:
@@ -119,7 +119,7 @@ def open_entry(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[st
 
 
 def facts_of(folder: Path) -> dict[str, Any] | None:
-    """Return the facts of an intact entry, or None if it is missing or damaged; damage is logged."""
+    """Return the facts of an intact entry, if there; damage is logged."""
     try:
         with _permitted(folder.parent):
             return _checked_facts(folder) if is_there(folder) else None

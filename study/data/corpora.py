@@ -69,10 +69,9 @@ class Tally:
 def read_corpus(data: DataConfig, *, progress: bool = False) -> Iterator[Document]:
     """Yield the stripped documents of a corpus in a fixed order; rows without text are empty, duplicates stay.
 
-    Documents above a million characters are cut at white space. Lone surrogates become question marks. With `documents`, only
-    the first so many rows are read, and a hub corpus is streamed.
+    Documents above a million characters are cut at white space. Lone surrogates become question marks.
 
-    Raises InputError if the corpus is missing, is not of the kind its name implies, or lacks the text column.
+    Raises InputError if the corpus is missing, of another kind, or lacks the text column.
     """
     for source, text in islice(_texts(data, progress), data.documents):
         for piece in pieces(text):
@@ -92,8 +91,8 @@ def skipped_files_note(data: DataConfig) -> str | None:
 def check_corpus(data: DataConfig) -> None:
     """Raise InputError if a local corpus is missing, unreadable at its start, of unknown kind, or certainly too small.
 
-    It is too small without a training document, or with fewer validation bytes than required validation tokens. Reading stops
-    once there is enough. Of a hub corpus only the name is checked, offline.
+    It is too small without a training document, or with fewer validation bytes than validation tokens. Of a hub corpus only the
+    name is checked, offline.
     """
     if data.corpus.startswith(PREFIX):
         hub_name(data.corpus)
@@ -121,7 +120,7 @@ def _check_splits(data: DataConfig) -> None:
 
 
 def corpus_identity(data: DataConfig) -> object:
-    """Return plain values that identify a corpus by content, not path; reads files but builds nothing.
+    """Return plain values that identify a corpus by content, not path.
 
     Raises InputError if the corpus is missing.
     """
@@ -147,13 +146,13 @@ def _whole_identity(data: DataConfig) -> dict[str, object]:
 def split_of(text: str) -> Split:
     """Return a document's split from a hash of its text: 92% train, 4% validation, 4% test.
 
-    Adding or removing documents moves no other document.
+    Adding or removing documents moves no other.
     """
     return _split_of(_digest(text))
 
 
 def split_documents(documents: Iterable[Document], tally: Tally) -> Iterator[tuple[Split, str]]:
-    """Yield each distinct text with its split; counts empty and duplicate texts in `tally` and drops them.
+    """Yield each distinct text with its split; empty and duplicate texts are counted in `tally` and dropped.
 
     Texts are compared by 8-byte hashes: two of a billion collide with probability 0.03.
     """
@@ -207,8 +206,7 @@ def corpus_files(corpus: str) -> CorpusFiles:
     Hidden files are ignored, and links to folders skipped. Of a `save_to_disk` dataset only the files it names are read; of
     several splits, only train, as in the cache of `load_dataset` and in a copy of a hub dataset.
 
-    Raises InputError if the path is missing, its suffix unknown, files are empty, a folder holds no known kind, or none of
-    several splits is train.
+    Raises InputError for a path without readable files, or without the split train.
     """
     try:
         return _files_at(corpus)
@@ -218,7 +216,7 @@ def corpus_files(corpus: str) -> CorpusFiles:
 
 
 def passed_over(corpus: str) -> str | None:
-    """Describe a folder's skipped files, None if there are none."""
+    """Describe a folder's skipped files, if any."""
     files = corpus_files(corpus).passed_over
     if not files:
         return None

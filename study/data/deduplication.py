@@ -77,7 +77,7 @@ class Repetitions:
     joined: Mapping[int, Split]
 
     def without_repetitions(self, documents: Documents, tally: Tally) -> Iterator[tuple[Split, str]]:
-        """Yield the deduplicated corpus without documents left empty; corrects the counts of `tally`."""
+        """Yield the deduplicated corpus; corrects the counts of `tally`."""
         for number, split, numbers, paragraphs in _numbered(documents):
             kept = list(compress(paragraphs, ~self.dropped[numbers]))
             text = "\n".join(kept).strip()
@@ -93,8 +93,8 @@ class Repetitions:
 def repetitions(documents: Callable[[], Documents]) -> Repetitions:
     """Find a corpus's repetitions; `documents` is called three times and must keep its order.
 
-    The moves do not depend on document order, since moving only adds to a split. Memory: about 30 bytes per paragraph and 70
-    bytes per word of the validation and test documents (8% of all).
+    The moves do not depend on document order. Memory: about 30 bytes per paragraph and 70 bytes per word of the validation and
+    test documents (8% of all).
     """
     dropped = _occurring_again(documents())
     held_out = _HeldOut.of(documents(), dropped)
@@ -236,8 +236,8 @@ def _training_words(documents: Documents, dropped: NDArray[np.bool_]) -> Iterato
 def overlap_share(validation: Tokens, train: Tokens, vocabulary: int, separator: int) -> float:
     """Return the share of validation tokens in windows of OVERLAP_WINDOW tokens that occur in the training text.
 
-    Both are memory-mapped streams with a separator after each document. Windows lie within one document; separators do not
-    count. Memory is constant; 60M tokens take two seconds.
+    Both are memory-mapped streams with a separator after each document. Windows lie within one document. Memory is constant;
+    60M tokens take two seconds.
 
     Source: the word 13-grams of Brown et al. 2020 (Language models are few-shot learners, appendix C), here of tokens.
     """
@@ -284,7 +284,7 @@ def window_hashes(items: Hashes, length: int) -> Hashes:
 
 
 def items_in(chosen: NDArray[np.bool_], length: int, count: int) -> NDArray[np.bool_]:
-    """Flag which of `count` items lie in a chosen window of `length` items; `chosen` has one flag per window."""
+    """Flag which of `count` items lie in a chosen window of `length` items."""
     changes = np.zeros(count + 1, np.int8)
     changes[: len(chosen)] = chosen
     changes[length : length + len(chosen)] -= chosen

@@ -52,7 +52,7 @@ _VERSION = 1
 
 
 def docstrings_identity(packages: tuple[str, ...] = PACKAGES) -> str:
-    """Return 16 hex digits of SHA-256 over source file names and sizes and Python's minor version; parses nothing."""
+    """Return 16 hex digits of SHA-256 over source file names and sizes and Python's minor version."""
     digest = hashlib.sha256()
     for name, path in source_files(packages):
         digest.update(f"{name} {path.stat().st_size}\n".encode())

@@ -1,4 +1,4 @@
-"""A split of a Hugging Face Hub dataset, read with `datasets`: whole, and then also offline, or streamed."""
+"""A split of a Hugging Face Hub dataset, read with `datasets`, whole or streamed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def hub_name(corpus: str) -> HubName:
 def hub_identity(corpus: str, *, streamed: bool = False) -> list[str | None]:
     """Return name, configuration, commit and split of a hub corpus, without the split train.
 
-    It also works offline: `datasets` remembers a whole dataset, and the cache the identity of one that was streamed.
+    It also works offline, by `datasets` or the cache.
 
     Raises InputError if the dataset cannot be loaded, or lacks the split.
     """
@@ -77,7 +77,7 @@ def _remember(file: Path, identity: list[str | None]) -> None:
 def read_hub(corpus: str, text_column: str, *, streamed: bool = False) -> Iterator[str]:
     """Yield the texts of the split, empty for rows without text; runs none of the dataset's code.
 
-    If `streamed`, nothing is kept on disk, and only what is read is downloaded, a batch at a time.
+    If `streamed`, nothing is kept on disk.
 
     Raises InputError if the dataset cannot be loaded, or the column is missing or not text.
     """
@@ -108,7 +108,7 @@ def _loading(corpus: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def loading(place: str, problem: str, remedy: str) -> Iterator[None]:
-    """Turn any error of a hub call into one InputError with the first line of its reason and a remedy."""
+    """Turn any error of a hub call into one InputError with its reason and a remedy."""
     from datasets.exceptions import DatasetsError
 
     silent = _why_silent()

@@ -66,7 +66,7 @@ class MaskedWords:
 def passages_of(data: DataConfig, documents: Callable[[], Iterable[tuple[Split, str]]]) -> tuple[Passage, ...]:
     """Return the validation passages of the smallest hashes, as much text as its sequences hold at four bytes a token.
 
-    They depend on the text alone. The first call for a text reads `documents`.
+    They depend on the text alone.
     """
     limit = _BYTES_A_TOKEN * data.validation_sequences * data.sequence_length
     identity = fingerprint_of([PASSAGES_VERSION, corpus_identity(data), data.dedupe, limit])
@@ -84,7 +84,7 @@ def masked_words(
 
     Words are chosen in the text, each with probability `rate`; the positions of a word are those of all pieces that overlap
     with it, so a piece that reaches beyond a word counts in whole. The pieces of all passages, each followed by [SEP], are
-    packed as in training; the last sequence is filled from the first. None, too, if no word was chosen.
+    packed as in training; the last sequence is filled from the first.
     """
     draw = np.random.RandomState(stream_seed(Stream.MASKED_WORDS) % 2**32)  # the one stream that NumPy never changes
     numbers = {document: number for number, document in enumerate(dict.fromkeys(each.document for each in passages))}

@@ -68,7 +68,7 @@ class Masker:
     padding: int | None = None
 
     def to(self, device: torch.device) -> Masker:
-        """Return the same masker with its lookup table on a device."""
+        """Return the same masker on a device."""
         return replace(self, continuing=None if self.continuing is None else self.continuing.to(device))
 
     def __call__(self, tokens: Int[Tensor, "B S"], generator: torch.Generator, rank: int = 0, ranks: int = 1) -> MaskedBatch:
@@ -109,13 +109,13 @@ class Masker:
         return torch.isin(tokens, _on_device(self.special_tokens, tokens.device))
 
     def attended(self, tokens: Int[Tensor, "B S"]) -> Bool[Tensor, "B S"] | None:
-        """Return where tokens are no padding; None if none are."""
+        """Return where tokens are no padding; None if all are."""
         return None if self.padding is None else tokens != self.padding
 
     def permuted(self, masked: MaskedBatch, generator: torch.Generator) -> Int[Tensor, "B S"]:
         """Permute the visible ordinary tokens of each sequence at random.
 
-        Special tokens and masked positions stay, whether they hold [MASK], a random token or the original.
+        Special tokens and masked positions stay.
         """
         tokens = masked.tokens
         fixed = self.special(tokens).scatter_(1, masked.positions, True)

@@ -89,7 +89,7 @@ class PackedPairs:
     def take(self, windows: NDArray[np.int64], epochs: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the pairs of windows in epochs, (N, S + 2): the tokens, the first place of segment 1, and the label.
 
-        One array is copied to a GPU at once; `Pairs.of` reads it.
+        `Pairs.of` reads it.
         """
         boundaries, labels, elsewhere = self._drawn(windows, epochs)
         labels &= 1

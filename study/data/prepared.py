@@ -152,7 +152,7 @@ class PreparedData:
         return open_tokenizer(self.folder / _TOKENIZER_FILE)
 
     def stream(self, name: Split) -> NDArray[np.unsignedinteger]:
-        """Memory-map the tokens of a split; each document ends with [SEP]. A limited train split is read."""
+        """Memory-map the tokens of a split, of which a limited train split is read."""
         if name == "train" and self.most_train_tokens is not None:
             return self._some_train_documents
         return open_stream(token_file(self.folder, name), self.vocabulary)
@@ -164,18 +164,18 @@ class PreparedData:
         return some_documents(stream, self.special.sep, self.most_train_tokens)
 
     def split(self, name: Split) -> PackedSequences:
-        """Open the sequences of a split, as `stream` does."""
+        """Open the sequences of a split."""
         return PackedSequences.of(self.stream(name), self.sequence_length, self.special.cls)
 
     def validation(self) -> NDArray[np.int64]:
-        """Return the fixed validation set, (validation_sequences, S): a prefix of a fixed permutation of its split.
+        """Return the validation set, (validation_sequences, S): a prefix of a fixed permutation of its split.
 
         A smaller set is a prefix of a larger one.
         """
         return self.split("validation").take(self._validation_order)
 
     def validation_documents(self) -> NDArray[np.int64]:
-        """Return the document number, in split order, that holds most tokens of each validation sequence.
+        """Return the number of the document that holds most tokens of each validation sequence.
 
         Ties go to the first document.
         """
@@ -198,7 +198,7 @@ class CorpusText:
         self.data, self.progress = data, progress
 
     def documents(self, title: str, tally: Tally) -> Iterator[tuple[Split, str]]:
-        """Read the documents from the start, with a progress bar on standard error."""
+        """Read the documents from the start, with a progress bar."""
         distinct = self._distinct(title, tally)
         return self._repetitions.without_repetitions(distinct, tally) if self.data.dedupe else distinct
 
@@ -212,7 +212,7 @@ class CorpusText:
 
 
 def check_files(data: DataConfig) -> None:
-    """Raise InputError with every corpus and tokeniser file that is missing, malformed at its start or of unknown kind.
+    """Raise InputError with every corpus and tokeniser file that is missing or malformed at its start.
 
     It also raises if the cache cannot hold files.
     """
@@ -250,20 +250,20 @@ def _decides_marks(config: TokenizerConfig) -> bool:
 def data_fingerprint(data: DataConfig) -> str:
     """Return 16 hex digits over corpus, tokeniser and sequence length, independent of paths and validation size.
 
-    Reads the corpus files but builds nothing. Raises InputError if the corpus or tokeniser file is missing.
+    Raises InputError if the corpus or tokeniser file is missing.
     """
     return _fingerprint(stream_fingerprint(data), data.sequence_length)
 
 
 def fingerprints(texts: Iterable[DataConfig]) -> Texts:
-    """Return the `data_fingerprint` of each tokeniser of one corpus; raises InputError as that does."""
+    """Return the `data_fingerprint` of each tokeniser of one corpus."""
     return {data.tokenizer.variant: data_fingerprint(data) for data in texts}
 
 
 def files_fingerprints(texts: Sequence[DataConfig]) -> Texts:
     """Return the current fingerprints of local files.
 
-    None are known if the corpus is not local, and so differs between machines, or cannot be read.
+    None are known if the corpus is not local or cannot be read.
     """
     try:
         return fingerprints(texts) if is_local(texts[0].corpus) else {}
@@ -300,7 +300,7 @@ def prepare(data: DataConfig, *, progress: bool = False) -> PreparedData:
 def unread_at_first(data: DataConfig) -> str | None:
     """Return a note if the tokeniser file cannot read much of the corpus's beginning, or has capitals that it lowers.
 
-    Also None if the tokeniser is trained on the corpus, or the corpus is not local.
+    None, too, without a tokeniser file or a local corpus.
     """
     if data.tokenizer.kind != "file" or not is_local(data.corpus):
         return None

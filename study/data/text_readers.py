@@ -54,7 +54,7 @@ _FILE_FORMAT = b"ARROW1"
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the suffix that selects the reader, such as .jsonl or .jsonl.gz, None if unknown."""
+    """Return the suffix that selects the reader, such as .jsonl or .jsonl.gz, if known."""
     suffix, compression = _suffixes(path)
     known = _LINES if compression else _READERS
     return suffix + compression if suffix in known else None
@@ -64,7 +64,7 @@ def read_file(path: Path, text_column: str) -> Iterator[str]:
     """Yield the documents of one file in order; a .txt separates them by blank lines and ignores `text_column`.
 
     A dotted column names a nested field, unless a column has exactly that name. JSON rows after the first may lack the column.
-    Raises InputError if the content does not match the suffix, or the column is missing or not text.
+    Raises InputError for other content, or a column that is missing or not text.
     """
     suffix, _ = _suffixes(path)
     try:
@@ -89,7 +89,7 @@ def opened(path: Path) -> BinaryIO:
 
 
 def pieces(text: str, limit: int = MAX_CHARACTERS) -> Iterator[str]:
-    """Yield a text in parts of at most `limit` characters, cut after the last space or newline; nothing is lost."""
+    """Yield a text in parts of at most `limit` characters, cut after the last space or newline."""
     start = 0
     while len(text) - start > limit:
         space = max(text.rfind(" ", start, start + limit), text.rfind("\n", start, start + limit))
@@ -102,7 +102,7 @@ def pieces(text: str, limit: int = MAX_CHARACTERS) -> Iterator[str]:
 def check_text_column(place: str, column: str, columns: dict[str, str | None], hint: str = "") -> None:
     """Raise InputError, with the nearest text column, if a column is missing or not text.
 
-    `columns` maps names to what they hold, None for text. The hint ends the message on a missing column.
+    `columns` maps names to what they hold, None for text.
     """
     texts = [name for name, holds in columns.items() if holds is None]
     remedy = nearest(column, texts) if texts else "no column holds text; write one, with a string in each row"
@@ -231,7 +231,7 @@ DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 def delimiter_of(path: Path) -> str:
-    """Return a .tsv's tabs, or what separates the names of a .csv: commas, or semicolons, tabs or bars where it has none."""
+    """Return a .tsv's tabs, or a .csv's commas, semicolons, tabs or bars."""
     if _suffixes(path)[0] == ".tsv":
         return "\t"
     with opened_text(path) as file:
@@ -282,7 +282,7 @@ def _remedy(path: Path) -> str:
 def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line number (from 1) and object of each non-blank line of a JSON lines file.
 
-    Raises InputError with line and byte if a line is too long, not UTF-8, or not an object.
+    Raises InputError with line and byte for another line.
     """
     offset = 0
     with opened(path) as file:

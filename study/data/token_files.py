@@ -61,7 +61,7 @@ class PackedSequences:
 
     @classmethod
     def of(cls, stream: NDArray[np.unsignedinteger], sequence_length: int, cls_token: int) -> Self:
-        """View a stream as sequences; reads nothing yet."""
+        """View a stream as sequences."""
         stride = sequence_length - 1
         count = len(stream) // stride
         return cls(stream[: count * stride].reshape(count, stride), cls_token)
@@ -79,7 +79,7 @@ class PackedSequences:
     def documents(self, indices: NDArray[np.int64], separator: int) -> NDArray[np.int64]:
         """Return the document that holds most tokens of each sequence at `indices`; ties go to the first.
 
-        Documents end with a separator and are numbered from 0 in stream order.
+        Documents are numbered from 0 in stream order.
         """
         ends = self.rows == separator
         ended = ends.sum(axis=1)
@@ -106,7 +106,7 @@ class PackedDocuments:
 
     @classmethod
     def of(cls, stream: NDArray[np.unsignedinteger], sequence_length: int, special: SpecialTokens) -> Self:
-        """Find the documents, in one pass over the stream."""
+        """Find the documents in one pass."""
         begins = document_begins(stream, special.sep)
         sequences = -(-(np.diff(begins) - 1) // (sequence_length - 1))
         return cls(stream, sequence_length, special, begins, np.concatenate([np.zeros(1, np.int64), sequences.cumsum()]))
@@ -139,7 +139,7 @@ def document_begins(stream: NDArray[np.unsignedinteger], separator: int) -> NDAr
 def some_documents(stream: NDArray[np.unsignedinteger], separator: int, tokens: int) -> NDArray[np.unsignedinteger]:
     """Return documents of so many tokens, in a fixed order drawn from all; of the last, the beginning.
 
-    Fewer tokens are a prefix of more.
+    Fewer are a prefix of more.
     """
     begins = document_begins(stream, separator)
     order = fixed_permutation(len(begins) - 1)
@@ -227,7 +227,7 @@ def token_file(folder: Path, split: Split) -> Path:
 
 
 def open_stream(path: Path, vocabulary: int) -> NDArray[np.unsignedinteger]:
-    """Memory-map the tokens of a file; reads nothing yet."""
+    """Memory-map the tokens of a file."""
     dtype = token_dtype(vocabulary)
     if path.stat().st_size < dtype.itemsize:  # an empty file cannot be mapped
         return np.empty(0, dtype)
@@ -242,7 +242,7 @@ def token_dtype(vocabulary: int) -> np.dtype[np.unsignedinteger]:
 def write_tokens(
     documents: Iterable[tuple[Split, str]], tokenizer: Tokenizer, folder: Path, vocabulary: int
 ) -> dict[Split, tuple[NDArray[np.int64], Characters]]:
-    """Write each split's token file; return token counts and characters by split."""
+    """Write each split's token file; return token counts and characters."""
     with ExitStack() as stack:
         writers = {
             split: stack.enter_context(TokenWriter(token_file(folder, split), tokenizer, vocabulary)) for split in SPLITS

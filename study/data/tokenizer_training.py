@@ -64,8 +64,7 @@ def merged(words: Mapping[str, int], merges: int, by: Callable[[int, int, int], 
 
     `by` scores a pair from the counts of the pair, its left and its right piece: `by_frequency` gives BPE (Sennrich et al.
     2016), `by_likelihood` the WordPiece of Schuster and Nakajima 2012 as it is usually taught. Ties go to the more frequent
-    pair, then to the alphabet. Hugging Face's WordPieceTrainer, which `train_tokenizer` uses, merges by frequency; this
-    function shows the difference on small examples.
+    pair, then to the alphabet. Hugging Face's WordPieceTrainer, which `train_tokenizer` uses, merges by frequency.
     """
     split = [([*word], count) for word, count in words.items()]
     chosen: list[Merge] = []
@@ -106,7 +105,7 @@ def _with_merge(word: Sequence[str], merge: Merge) -> list[str]:
 
 
 def untrained(config: TokenizerConfig, model: Mapping[str, Any] | None = None) -> Tokenizer:
-    """Return the tokeniser of a kind with a trained model's pieces, by default with none."""
+    """Return the tokeniser of a kind, by default without pieces."""
     pieces: Any = {} if model is None else model["vocab"]
     merges = [] if model is None else [tuple(pair) for pair in model.get("merges", ())]
     match config.kind:

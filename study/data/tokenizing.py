@@ -139,7 +139,7 @@ def continuing_pieces(tokenizer: Tokenizer) -> list[int]:
 
 
 def sentence_ends(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids of the pieces that end with a mark that ends a sentence, such as a full stop."""
+    """Return the ids of the pieces that end a sentence, such as a full stop."""
     texts = tokenizer.decode_batch([[piece] for piece in range(tokenizer.get_vocab_size())], skip_special_tokens=False)
     return [piece for piece, text in enumerate(texts) if text.rstrip().endswith(_SENTENCE_MARKS)]
 
@@ -150,8 +150,8 @@ def load_tokenizer(config: TokenizerConfig) -> Tokenizer:
     A `vocab.txt` with capitals is cased and keeps accents, as BERT's; any other is uncased, unless the configuration says
     (`lowercases`). Rows of `config.vocabulary` beyond the pieces are padding.
 
-    Raises InputError if the file is unreadable, lacks a special piece, or does not fit `config.vocabulary` or the settings
-    beside it.
+    Raises InputError if the file is unreadable, lacks a special piece, or does not fit the configuration or the settings beside
+    it.
     """
     path = tokenizer_file(config)
     tokenizer = read_tokenizer(path, config)
@@ -166,7 +166,7 @@ def load_tokenizer(config: TokenizerConfig) -> Tokenizer:
 
 
 def read_tokenizer(path: Path, config: TokenizerConfig | None = None) -> Tokenizer:
-    """Return the tokeniser in a file, whatever its size; raises InputError as `load_tokenizer` does."""
+    """Return the tokeniser in a file of any size; raises InputError."""
     if path.suffix.lower() != ".json":
         tokenizer = _from_pieces(path, config)
     else:
@@ -181,7 +181,7 @@ def read_tokenizer(path: Path, config: TokenizerConfig | None = None) -> Tokeniz
 
 
 def named_as_berts(path: Path) -> bytes:
-    """Return the content of a tokenizer.json, in which special pieces of other names are given BERT's.
+    """Return the content of a tokenizer.json with BERT's names of special pieces.
 
     So renamed, it adds and pads nothing itself.
     """
@@ -192,7 +192,7 @@ def named_as_berts(path: Path) -> bytes:
 
 
 def special_names(path: Path) -> dict[str, str]:
-    """BERT's names of the special pieces of a tokenizer.json that have others, by these; none if it is not JSON.
+    """Return BERT's names of a tokenizer.json's special pieces, by their other names.
 
     Settings beside the file decide, then usual names.
     """
@@ -216,7 +216,7 @@ def special_names(path: Path) -> dict[str, str]:
 
 
 def json_object(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; raises InputError if it is missing or holds none."""
+    """Return the object in a JSON file; raises InputError without one."""
     try:
         values = json_value(file.read_bytes())
     except FileNotFoundError:
@@ -265,7 +265,7 @@ def _require_unknown_token(tokenizer: Tokenizer, path: Path) -> None:
 
 
 def tokenizer_file(config: TokenizerConfig) -> Path:
-    """Return the tokeniser file's path; raises InputError if it is missing or its suffix unknown."""
+    """Return the tokeniser file's path; raises InputError."""
     path = path_from(config.path or "", f"{_PLACE}.path")
     if not path.is_file():
         remedy = f"give a vocab.txt or a tokenizer.json (looked at {path.absolute()})"
@@ -291,8 +291,8 @@ def as_trained_on(tokenizer: Tokenizer) -> Tokenizer:
 def lowercases(vocabulary: Path, config: TokenizerConfig | None = None) -> bool:
     """Whether text is made lower-case for a vocab.txt: as the configuration says, else by the pieces.
 
-    Pieces such as [CLS] and <url> do not count. Where few others have capitals, as placeholders do in an uncased vocabulary
-    and Latin letters in a cased Chinese one, the settings beside the file decide; raises InputError if there are none.
+    Where few pieces have capitals, as in a cased Chinese vocabulary, the settings beside the file decide; raises InputError if
+    there are none.
     """
     if config is not None and config.lowercase is not None:
         return config.lowercase
@@ -315,7 +315,7 @@ def _words_and_capitals(pieces: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def unused_capitals(tokenizer: Tokenizer) -> str | None:
-    """Return a note if the vocabulary is cased, but text is made lower-case, so that many pieces stand for none; else None.
+    """Return a note if the vocabulary is cased, but text is made lower-case.
 
     Vocabularies of bytes, some of which are written as capitals, are not judged.
     """
@@ -344,7 +344,7 @@ def as_bert_reads(tokenizer: Tokenizer, lowercase: bool, strip_accents: bool | N
 
 
 def wrapped(tokenizer: Tokenizer) -> Tokenizer:
-    """Return the same tokeniser, which wraps texts in [CLS] and [SEP] and knows the special pieces as such."""
+    """Return the tokeniser, which wraps texts in [CLS] and [SEP]."""
     special = SpecialTokens.of(tokenizer)
     tokenizer.post_processor = BertProcessing(("[SEP]", special.sep), ("[CLS]", special.cls))
     tokenizer.add_special_tokens(list(SPECIAL_PIECES))
