@@ -85,7 +85,7 @@ def _find_slots(resources: Resources, jobs: int | None) -> list[Slot]:
 
 
 def make_executor(resources: Resources, slots: list[Slot], sweep: SweepFolder) -> Executor:
-    """Return the executor of a sweep's jobs; raises InputError where an extra or a cluster's commands are missing."""
+    """Return the executor of a sweep's jobs; raises InputError where an extra or a command is missing."""
     if resources.on == "slurm":
         from study.executing.slurm import SlurmExecutor
 

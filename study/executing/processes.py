@@ -59,7 +59,7 @@ class Executor(Protocol):
         """How many more batches can be submitted now."""
 
     def submit(self, jobs: Sequence[Job]) -> Future[int]:
-        """Start a batch of jobs in one process, one after another; the future resolves to its exit status."""
+        """Start a batch of jobs in one process; the future resolves to its exit status."""
 
     def interrupt(self) -> None:
         """Order all jobs to save and stop."""
@@ -105,8 +105,8 @@ class JobProcesses:
     def wait(self) -> int:
         """Return the exit status, negative where a signal ended the process.
 
-        OOM_EXIT stands for SIGKILL where the kernel's OOM killer was active since the start. Where one rank fails, or the first
-        ends, the others are ended.
+        OOM_EXIT stands for SIGKILL where the kernel's OOM killer was active since. Where one rank fails, or the first ends, the
+        others are ended.
         """
         waiting, failed = list(self._processes), 0
         while waiting:
@@ -147,7 +147,7 @@ def _run_forkserver() -> None:
 
 @contextlib.contextmanager
 def without_main_script() -> Iterator[None]:
-    """Keep the script of this process out of those that start meanwhile, which would run it anew; jobs need nothing of it."""
+    """Keep the script of this process out of those that start meanwhile."""
     with _hiding_main:
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
@@ -160,7 +160,7 @@ def without_main_script() -> Iterator[None]:
 def start(process: BaseProcess) -> None:
     """Start a process; where the forkserver was killed before it forked, start a new forkserver.
 
-    A killed forkserver does not answer but exists until the kernel has reaped it; until then no new one starts.
+    Until the kernel has reaped a killed forkserver, no new one starts.
     """
     for _ in range(_DYING_LOOKS):
         try:
@@ -175,7 +175,7 @@ def start(process: BaseProcess) -> None:
 
 
 def run_rank(jobs: Sequence[Job], execution: Execution, environment: dict[str, str]) -> None:
-    """Execute jobs as one rank, in a session of its own; stop when ordered or orphaned."""
+    """Execute jobs as one rank, in its own session; stop when ordered or orphaned."""
     from study.training.attempts import StopSignal
 
     os.setsid()
@@ -187,7 +187,7 @@ def run_rank(jobs: Sequence[Job], execution: Execution, environment: dict[str, s
 
 
 def execute_here(jobs: Sequence[Job], execution: Execution, stop: StopSignal) -> int:
-    """Execute jobs one after another in this process, each with its output in its log; the exit status."""
+    """Execute jobs one after another, each with its output in its log; return the exit status."""
     from study.training.trainer import rank
 
     for job in jobs:

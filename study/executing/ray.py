@@ -154,7 +154,7 @@ class RayExecutor:
 
 
 def execute_on_ray(jobs: Sequence[Job], slot: Slot, directory: Path, variables: dict[str, str]) -> int:
-    """Execute a batch in processes below a Ray worker, which forwards a cancellation; the exit status."""
+    """Execute a batch below a Ray worker, which forwards a cancellation; return the exit status."""
     os.chdir(directory)
     os.environ.update(variables)
     processes = JobProcesses(jobs, slot.execution(), rank_environments(slot))

@@ -49,9 +49,8 @@ class Slot:
 def local_slots(device: Literal["auto", "cpu", "cuda"], slots_per_device: int | None, devices_per_run: int) -> list[Slot]:
     """Return the slots of this machine.
 
-    On CUDA each group of `devices_per_run` GPUs has `slots_per_device` slots, by default one. The CPU counts as one device, by
-    default with a slot for every `devices_per_run` cores, since small encoders gain little from a second thread. Raises
-    InputError where the machine has too few devices.
+    On CUDA each group of `devices_per_run` GPUs has `slots_per_device` slots, by default one. The CPU is one device, by default
+    with a slot for every `devices_per_run` cores. Raises InputError for too few devices.
     """
     cores = machine.cores()
     gpus = 0 if device == "cpu" else _gpu_count()
@@ -78,7 +77,7 @@ def _gpu_count() -> int:
 
 
 def sharing_note(slots: list[Slot]) -> str | None:
-    """Return a note on slots that share GPUs, with how to start MPS where it is not running; None without sharing."""
+    """Return a note on slots that share GPUs, and how to start MPS, if any do."""
     sharing = slots[0].sharing
     if slots[0].device == "cpu" or sharing == 1:
         return None
@@ -93,7 +92,7 @@ def sharing_note(slots: list[Slot]) -> str | None:
 
 
 def mps_is_running() -> bool:
-    """Whether CUDA's Multi-Process Service serves this process: the pid in its pipe folder is alive."""
+    """Whether CUDA's Multi-Process Service serves this process."""
     folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")
     try:
         pid = int((folder / "nvidia-cuda-mps-control.pid").read_text())

@@ -78,7 +78,7 @@ def job_id() -> str:
 
 
 def rank_variables(ranks: int) -> dict[str, str]:
-    """Return the variables of torchrun, from Slurm's; the leader is on the first node, at a port by the job's number."""
+    """Return torchrun's variables from Slurm's; the leader is on the first node."""
     if ranks == 1:
         return ALONE
     return {

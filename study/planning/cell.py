@@ -87,7 +87,7 @@ CHEAPER = 2 / 3
 class Tuning:
     """The state of a cell's search: the runs it needs next, those of the best values so far, and whether it is over.
 
-    `around` is the value at which a neighbour starts its search: the best one, or where this search started.
+    `around` is the value at which a neighbour starts its search.
     """
 
     missing: list[RunConfig]
@@ -130,11 +130,10 @@ class Cell:
         return self.config.to_dict()
 
     def wanted(self, records: Mapping[str, RunRecord], tuning: Tuning | None = None) -> list[RunConfig]:
-        """Return the runs that the cell needs next, given the records by key; none when it is done.
+        """Return the runs that the cell needs next, given the records by key.
 
         First the search at the trial seeds, once the neighbour's is over; then the best values at the other seeds. Without
-        tuning, all seeds at once. A pure function of the records, so that a restarted coordinator asks for the same; `tuning`
-        is the state of the search, if known.
+        tuning, all seeds at once. A pure function of the records; `tuning` is the state of the search, if known.
         """
         tuning = tuning or self.tuning(records)
         if not tuning.over or tuning.best is None:
@@ -150,8 +149,7 @@ class Cell:
     def tuning(self, records: Mapping[str, RunRecord], before: Tuning | None = None) -> Tuning:
         """Return the state of the search: brackets around the neighbour's best for one knob, all combinations for several.
 
-        Without tuning it is over and every seed is wanted. The best is that of all values tried, also by earlier launches.
-        `before` is the neighbour's state, if known.
+        The best is that of all values tried, also by earlier launches. `before` is the neighbour's state, if known.
         """
         if not self.spec.tune:
             return Tuning(_without_record(self.trials(), records), None, over=True)
@@ -227,14 +225,11 @@ class Cell:
         return {values: trial for values, trial in trials.items() if values in kept}
 
     def trials(self) -> list[RunConfig]:
-        """Return the runs of every combination of the tuned values; without tuning, of every seed."""
+        """Return the runs of every combination of tuned values, or of every seed."""
         return [run for point in self.points() for run in self._reach[tuple(point.values())]]
 
     def runs_left(self, records: Mapping[str, RunRecord], tuning: Tuning | None = None) -> int:
-        """How many more runs the cell needs at most, without extensions.
-
-        `tuning` is the state of the search, if known.
-        """
+        """Return how many more runs the cell needs at most, without extensions."""
         untried = _without_record(self.trials(), records)
         if not self.spec.tune:
             return len(untried)
@@ -246,13 +241,13 @@ class Cell:
         return max(len(untried), len(tuning.missing)) + len(self.spec.repeat_seeds)
 
     def planned_runs(self) -> int:
-        """How many runs the cell needs at most, without extensions."""
+        """Return how many runs the cell needs at most, without extensions."""
         if self.takes:
             return (1 + 2 * len(self.spec.tune) * self.checks) * len(self.spec.trial_seeds) + len(self.spec.repeat_seeds)
         return len(self.points()) * len(self.spec.trial_seeds) + len(self.spec.repeat_seeds)
 
     def points(self) -> list[dict[str, float]]:
-        """Every combination of the tuned values; one empty combination without tuning."""
+        """Every combination of the tuned values."""
         axes = {path: tuned.values() for path, tuned in self.spec.tune.items()}
         return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
@@ -282,7 +277,7 @@ class Cell:
 
 
 def tunings(planned: Iterable[Cell], records: Mapping[str, RunRecord]) -> dict[str, Tuning]:
-    """Return the state of each cell's search by the cell's key, each computed once."""
+    """Return the state of each cell's search by the cell's key."""
     by_key: dict[str, Tuning] = {}
 
     def look(cell: Cell) -> Tuning:
@@ -313,8 +308,8 @@ def _loss(trial: Trial, records: Mapping[str, RunRecord]) -> float | None:
 def link_neighbours(planned: list[Cell], first: PlannedRuns = NONE_PLANNED) -> list[Cell]:
     """Return the cells, each with the nearest cheaper one where it tries many values of one knob.
 
-    Nearest means a similar number of parameters, tokens and layers, in ratios. Cells that share a trunk start at one value,
-    that of the cell nearest to the longest of them. `first` are teachers, by id, that the sweep trains itself.
+    Nearest means similar parameters, tokens and layers, in ratios. Cells that share a trunk start at one value, that of the
+    cell nearest to the longest. `first` are teachers, by id, that the sweep trains.
     """
     if len(planned) < 2 or [tuned.trials > AT_ONCE for tuned in planned[0].spec.tune.values()] != [True]:
         return planned

@@ -34,7 +34,7 @@ class RequestedCell:
         return {_BUDGETS: f"{budget.amount:,.15g} {budget.unit}", **varied}
 
     def differs_from(self, other: RequestedCell) -> list[str]:
-        """Return the keys of the file in which it differs from another."""
+        """Return the keys of the file in which two differ."""
         return [place for place, value in self.axes.items() if other.axes[place] != value]
 
     def name(self, with_budget: bool) -> str:
@@ -55,10 +55,9 @@ def _at(values: Mapping[str, Any], knob: str, value: float) -> RunConfig:
 
 
 def with_layers_listed(config: RunConfig, given: int | None, first: PlannedRuns) -> RunConfig:
-    """Return the run with the layers that it keeps of its start and matches with its teacher's as lists, as far as known.
+    """Return the run with the layers that it keeps and matches as lists, as far as known.
 
-    `given` is the depth of its start, if known, and `first` are the runs that the sweep trains first, by id. Several words and
-    lists may name the same layers.
+    `given` is the depth of its start, if known, and `first` are the runs that the sweep trains first, by id.
     """
     listed, depth, recipe = {}, config.architecture.depth, config.recipe
     start = recipe.init_from
@@ -75,7 +74,7 @@ def with_layers_listed(config: RunConfig, given: int | None, first: PlannedRuns)
 
 
 def other_names(group: Sequence[RequestedCell]) -> tuple[str, ...]:
-    """Return the other names of a group's cell, each with the reason why it trains the same."""
+    """Return the other names of a cell, each with the reason."""
     first, *others = group
     return tuple(
         f"{one.name(_BUDGETS in places)} is {first.name(_BUDGETS in places)}: {_why(one, places)}"
@@ -85,7 +84,7 @@ def other_names(group: Sequence[RequestedCell]) -> tuple[str, ...]:
 
 
 def redundant(groups: Iterable[Sequence[RequestedCell]]) -> Iterator[Problem]:
-    """Values of a sweep file that train nothing new at any shape, each with the value that it repeats."""
+    """Yield values of a sweep file that train nothing new, each with the value that it repeats."""
     requested: Counter[tuple[str, object]] = Counter()
     again: dict[tuple[str, object], list[tuple[RequestedCell, RequestedCell]]] = {}
     for group in groups:
@@ -103,7 +102,7 @@ def redundant(groups: Iterable[Sequence[RequestedCell]]) -> Iterator[Problem]:
 
 
 def alike_when_tuned(spec: CellSweep, runs: Iterable[tuple[Mapping[str, float], RunConfig]]) -> Iterator[Problem]:
-    """Tuned values of a cell that train the same as others, by the runs at its points."""
+    """Yield tuned values of a cell that train the same as others."""
     if MAY_COINCIDE.isdisjoint(spec.tune):
         return
     trained: dict[str, Mapping[str, float]] = {}

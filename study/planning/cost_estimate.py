@@ -50,7 +50,7 @@ class CellCost:
 
 @dataclass(frozen=True)
 class Sharing:
-    """The FLOPs of cells that share trunks, what they would be without sharing, and those of the largest budgets alone."""
+    """The FLOPs of cells that share trunks, those without sharing, and those of the largest budgets alone."""
 
     train_flops: float
     train_flops_alone: float
@@ -63,9 +63,8 @@ class CostEstimate:
 
     `sharing` says what common trunks save, if the budgets agree on their best rate. Rows are those of the plan's cells; a
     search has one, that of the largest run it may try, a goal those that it is expected to choose. `unread` warns of text that
-    the tokeniser does not know, or of pieces that stand for none, `passed_over` of files that are not read;
-    `validation_overlap_share` is None until the text is prepared. `earlier_question` is another question that the folder has
-    answered so far.
+    the tokeniser does not know, `passed_over` of files that are not read; `validation_overlap_share` is None until the text is
+    prepared. `earlier_question` is what the folder answered so far.
     """
 
     plan: Plan
@@ -95,7 +94,7 @@ class CostEstimate:
 
     @cached_property
     def goal_lines(self) -> list[str]:
-        """How the runs of a goal are chosen, and what to expect of them; empty without a goal."""
+        """How the runs of a goal are chosen, and what to expect."""
         if not isinstance(self.plan.spec, GoalSweep):
             return []
         return self.plan.design.lines(self.plan.design.ended(self.plan.current_records))
@@ -107,7 +106,7 @@ class CostEstimate:
 
     @property
     def tokens(self) -> int:
-        """Tokens that the weights of all runs will have seen."""
+        """Tokens that the weights of all runs will see."""
         return sum(row.tokens * row.runs for row in self.rows)
 
     @property
@@ -132,7 +131,7 @@ class CostEstimate:
 
     @property
     def train_flops_left(self) -> float:
-        """FLOPs of the runs that have not ended, as if none had started."""
+        """FLOPs of the runs that have not ended."""
         return sum(row.train_flops * row.runs_left for row in self.rows)
 
     @property
@@ -156,7 +155,7 @@ def estimate_cost(
     Runs on the text of the plan with a record are done, also those of `others`; a search takes over none. `precision` is that
     of the runs, None where unknown.
 
-    Raises InputError with every problem of every run of its cells; the space of a search is for `Plan.check`.
+    Raises InputError with every problem of its cells; the space of a search is for `Plan.check`.
     """
     others = list(others)
     times = step_times(slots[0], plan.records, others, precision)

@@ -63,7 +63,7 @@ class Decision(GoalDesign):
 
     @property
     def target(self) -> tuple[float, float]:
-        """Where the variants are compared: the size of the goal, else their mean size."""
+        """Where the variants are compared: the goal's size, or their mean."""
         at = self.goal.at
         return at.parameters_non_embedding or float(np.mean(self.sizes)), at.tokens
 
@@ -79,7 +79,7 @@ class Decision(GoalDesign):
         return problems
 
     def wanted(self, ended: Mapping[Place, RunRecord], busy: Collection[Place], free: int) -> list[Place]:
-        """Return the variants that stand at the next seed, and at all seeds before which nothing is decided."""
+        """Return the standing variants at the next seed, and at all seeds before which nothing is decided."""
         looks, seeds = self._race(ended), self._seeds(ended)
         left, places = self._left(ended, busy), list[Place]()
         for seed in seeds[: max(FIRST, len(looks) + 1)]:
@@ -126,7 +126,7 @@ class Decision(GoalDesign):
         return "spent", f"Nothing is decided between {self._open(looks)} with {why} spent; {self._would_take(looks[-1])}"
 
     def expected(self, ended: Mapping[Place, RunRecord]) -> list[Place]:
-        """Every seed of the standing variants, as far as the limit reaches."""
+        """Return every seed of the standing variants within the limit."""
         places, left = list[Place](), self._left(ended, ())
         standing = self._standing(self._race(ended))
         for seed in self._seeds(ended):
@@ -137,7 +137,7 @@ class Decision(GoalDesign):
         return places
 
     def lines(self, ended: Mapping[Place, RunRecord]) -> list[str]:
-        """Return the rule, its power by simulation for seeds that scatter more or less, and that of a grid of all seeds."""
+        """Return the rule, and its power by simulation beside that of a grid of all seeds."""
         count, most = len(self.points), len(self.expected({})) // len(self.points)
         lines = [
             f"Goal: {'the optimum' if self.seeks_optimum else 'the best'} of {self._open(self._race(ended))} at {self._where}, "

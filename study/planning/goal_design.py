@@ -72,7 +72,7 @@ class GoalDesign(ABC):
         return {place: record for record in ordered if (place := self.place(record.config)) is not None}
 
     def check(self) -> None:
-        """Raise InputError, with every problem, for a goal that the pool, the seeds or the limit cannot serve."""
+        """Raise InputError with every problem of a goal that cannot be served."""
         cheapest, limit = float(self.flops.min()), self.limit({})
         problems = self.problems(limit)
         if limit < cheapest:
@@ -84,7 +84,7 @@ class GoalDesign(ABC):
 
     @abstractmethod
     def problems(self, limit: float) -> list[Problem]:
-        """Return what pool, seeds and so many FLOPs cannot serve, beside a limit below the cheapest run."""
+        """Return what pool, seeds and so many FLOPs cannot serve."""
 
     @abstractmethod
     def wanted(self, ended: Mapping[Place, RunRecord], busy: Collection[Place], free: int) -> list[Place]:
@@ -96,7 +96,7 @@ class GoalDesign(ABC):
 
     @abstractmethod
     def standing(self, ended: Mapping[Place, RunRecord]) -> tuple[GoalState, str]:
-        """Where the goal stands once all under way has ended, and why, without the costs."""
+        """Return where the goal stands once all under way has ended, and why."""
 
     @abstractmethod
     def expected(self, ended: Mapping[Place, RunRecord]) -> list[Place]:
@@ -112,7 +112,7 @@ class GoalDesign(ABC):
 
     @abstractmethod
     def lines(self, ended: Mapping[Place, RunRecord]) -> list[str]:
-        """Return the design in lines: what comes first and why, what to expect, and what a grid would give."""
+        """Return the design in lines: what comes first and why, what to expect, and what a grid gives."""
 
     @property
     @abstractmethod
@@ -125,7 +125,7 @@ class GoalDesign(ABC):
         return None
 
     def forecast_nats(self, ended: Mapping[Place, RunRecord]) -> float | None:
-        """Return the loss at the target by ended runs, None without a target or for too few runs."""
+        """Return the loss at the target by ended runs, if they give one."""
         return None
 
     def path(self, records: Iterable[RunRecord]) -> GoalPath:
@@ -170,7 +170,7 @@ class GoalDesign(ABC):
 
 
 def spent(records: Iterable[RunRecord]) -> float:
-    """Return the FLOPs of ended runs, of each without the steps that it took over."""
+    """Return the FLOPs of ended runs' own steps."""
     return float(sum(record.own_flops for record in records))
 
 
@@ -180,7 +180,7 @@ def usable(record: RunRecord) -> bool:
 
 
 class GoalProposer:
-    """Proposes the runs of a goal's design until it is over; what was started without a record comes first."""
+    """Proposes the runs of a goal's design, started ones without a record first."""
 
     waiting = 0
 

@@ -127,7 +127,7 @@ class LawGoal(GoalDesign):
         return of, self.goal.within
 
     def forecast_nats(self, ended: Mapping[Place, RunRecord]) -> float | None:
-        """Return the loss at the target by the basins that ended runs leave."""
+        """Return the loss at the target by the basins."""
         found = self._posterior(ended)
         if self.target is None or not found.judged:
             return None
@@ -148,7 +148,7 @@ class LawGoal(GoalDesign):
         return problems
 
     def wanted(self, ended: Mapping[Place, RunRecord], busy: Collection[Place], free: int) -> list[Place]:
-        """Return the next batch, which also counts what the runs under way will tell."""
+        """Return the next batch, given the runs under way."""
         posterior = self._priced(ended)
         under_way = [self._row(place) for place in busy]
         basins = [*posterior.basins]
@@ -187,7 +187,7 @@ class LawGoal(GoalDesign):
         return looks
 
     def standing(self, ended: Mapping[Place, RunRecord]) -> tuple[GoalState, str]:
-        """Met where the interval is narrow enough; given up where the rest of the limit is not expected to make it so."""
+        """Met where the interval is narrow enough; given up where the limit is not expected to make it so."""
         posterior, (_, wanted), limit = self._priced(ended), self.half_width, self.limit(ended)
         left = self._affordable(posterior, limit - posterior.spent)
         interval = f"{self._estimate(posterior)} is known to ± {self._shown(posterior.half_width)} (half the 95% interval)"
@@ -208,7 +208,7 @@ class LawGoal(GoalDesign):
         return "open", interval if posterior.judged else "The runs so far are too few to fit the law"
 
     def expected(self, ended: Mapping[Place, RunRecord]) -> list[Place]:
-        """Return the runs that would be chosen if all went as expected."""
+        """Return the runs to be chosen if all goes as expected."""
         return self._in_seed_order([*self._preview(self._priced(ended), self.limit(ended)).rows], {*ended})
 
     def lines(self, ended: Mapping[Place, RunRecord]) -> list[str]:

@@ -79,7 +79,7 @@ def require_memory(
 
 
 def needed_bytes(config: RunConfig, execution: Execution, planned: PlannedRuns = NONE_PLANNED) -> int:
-    """Bytes that a run needs of a slot: its tensors and its process, of all ranks where they share the RAM."""
+    """Bytes that a run needs of a slot: its tensors and processes."""
     from study.training.execution import resolve_kernels, resolve_precision
 
     device, ranks = execution.device, execution.devices
@@ -97,7 +97,7 @@ def run_memory(
     graphed: bool = False,
     planned: PlannedRuns = NONE_PLANNED,
 ) -> Memory:
-    """Memory of a run on each of its `ranks` devices, in the precision that its recipe resolves to there."""
+    """Return the memory of a run on each of its `ranks` devices, in its precision there."""
     from study.training.execution import resolve_precision
 
     step = TrainingStep(
@@ -118,7 +118,7 @@ def run_memory(
 
 
 def memory_for(slots: Sequence[Slot]) -> MemoryShare:
-    """Memory of the tightest slot: free RAM over all slots, or a GPU's free memory over the slots that share it."""
+    """Return the memory of the tightest slot: free RAM over all slots, or a GPU's free memory over its slots."""
     if slots[0].device == "cpu":
         return MemoryShare(available_memory_bytes(), "of RAM available", len(slots))
     sharing = [sum(other.indices == slot.indices for other in slots) for slot in slots]
@@ -142,7 +142,7 @@ def _free_gpu_bytes(devices: Sequence[tuple[int, ...]]) -> list[int]:
 
 
 def available_memory_bytes() -> int:
-    """RAM that new processes can use without swapping: MemAvailable, or what a container's limit leaves."""
+    """RAM that new processes can use: MemAvailable, or what a container's limit leaves."""
     meminfo = Path("/proc/meminfo")
     if is_there(meminfo):
         fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())

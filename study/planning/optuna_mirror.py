@@ -45,9 +45,8 @@ class MirroredStudies:
 def mirror(folder: SweepFolder, storage: str) -> MirroredStudies:
     """Add the ended runs of a sweep that a storage lacks: one study for a search, or one for each cell that is tuned.
 
-    Each trial has the run's values, losses at its validations, and facts as user attributes; a run that was tried again is a
-    further trial. Raises InputError for a sweep without search or tuned knobs, a storage that cannot be opened, or a study of
-    another origin with the same name.
+    Each trial has the run's values, validation losses, and facts as user attributes; a retried run is a further trial. Raises
+    InputError for a sweep without search or tuned knobs, a storage that cannot be opened, or a study of another origin.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     spec, records = folder.sweep(), sorted(folder.records(), key=lambda record: (record.finished_at, record.run_id))

@@ -72,7 +72,7 @@ class Plan:
 
     @cached_property
     def first_runs(self) -> list[RunConfig]:
-        """The runs to start with, without records: every cell's first runs, the largest of a search, or a goal's pool."""
+        """The runs to start with: every cell's first runs, the largest of a search, or a goal's pool."""
         match self.spec:
             case CellSweep():
                 return [run for cell in self.cells for run in cell.trials()]
@@ -104,7 +104,7 @@ class Plan:
                 self.design.check()
 
     def holds(self, config: RunConfig) -> bool:
-        """Whether a run belongs to one of its cells, on whatever text, to the space of a search, or to a goal's pool."""
+        """Whether a run belongs to one of its cells, to the space of a search, or to a goal's pool."""
         match self.spec:
             case CellSweep() as spec:
                 return config.identity(_aside(spec)) in self._identities
@@ -115,23 +115,23 @@ class Plan:
 
     @cached_property
     def current_records(self) -> list[RunRecord]:
-        """The records of runs on its text as it is now."""
+        """The records of runs on its present text."""
         return [record for record in self.records if record.read_text(self.texts.values())]
 
     @cached_property
     def on_other_text(self) -> str:
-        """How many runs by the same configuration read what the corpus held before, in words; empty for none."""
+        """How many runs by the same configuration read what the corpus held before, in words."""
         current, texts = {record.run_id for record in self.current_records}, self.spec.texts
         if not (count := sum(each.run_id not in current and each.config.data in texts for each in self.records)):
             return ""
         return f"{plural(count, 'run')} of earlier launches read another text than {self.spec.data.corpus} is now"
 
     def has_run(self, run_id: str, config: RunConfig) -> bool:
-        """Whether a run of this id is one that it may want on its text as it is now."""
+        """Whether a run of this id is one that it may want on its present text."""
         return self.holds(config) and (not self.texts or self.run_id(config) == run_id)
 
     def run_id(self, config: RunConfig) -> str:
-        """Return the id of a run on its text as it is now, or among those on one unknown text."""
+        """Return the id of a run on its present text, if known."""
         return run_id(config, self.texts)
 
     @cached_property
@@ -148,9 +148,9 @@ class Plan:
 
 
 def plan_of(folder: SweepFolder, records: Sequence[RunRecord]) -> Plan:
-    """Return the plan of a sweep by its file, on its text as it is now.
+    """Return the plan of a sweep by its file, on its present text.
 
-    Raises InputError if its file is none that can be launched.
+    Raises InputError if its file cannot be launched.
     """
     spec, _ = read_sweep(folder.sweep_file)
     return Plan(spec, records, files_fingerprints(spec.texts), folder.runs_folder)
@@ -161,12 +161,12 @@ def _aside(spec: CellSweep) -> tuple[str, ...]:
 
 
 def run_id(config: RunConfig, texts: Texts) -> str:
-    """Return the id of a run on the text with its tokeniser, or among those on one unknown text."""
+    """Return the id of a run on its tokeniser's text, if known."""
     return config.fingerprint(texts.get(config.data.tokenizer.variant, ""))
 
 
 def parents_of(config: RunConfig) -> tuple[str, ...]:
-    """Return the ids of the runs that a run starts from and learns from."""
+    """Return the ids of the runs that a run needs."""
     named = (config.recipe.init_from, config.recipe.teacher_run)
     return tuple(dict.fromkeys(run.folder.name for run in named if run is not None))
 
@@ -209,7 +209,7 @@ class NamedRuns:
     def cells(
         self, shapes: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]], problems: dict[str, Problem]
     ) -> list[Cell]:
-        """Return the named cells at every shape in every variant, each once, those that others need first and with one run."""
+        """Return the named cells at every shape in every variant, each once, needed ones first."""
         once = self.spec.model_copy(update={"tune": {}, "seeds": 1})
         named: dict[str, Cell] = {}
         for name in sorted(self.spec.cells, key=lambda name: name not in self.spec.parents):
@@ -228,9 +228,8 @@ class NamedRuns:
 def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns | None = None) -> list[Cell]:
     """All cells of a sweep of shapes: each budget at each shape in each variant, after its named cells.
 
-    Widths that are solved for meet their targets in each variant. Cells that train the same runs are one, under the first name
-    (see study.planning.coincidences); starts that keep the first layers by another name have the run of the plain start.
-    Raises InputError with every problem of every cell, once and under its path in the sweep file.
+    Solved widths meet their targets in each variant. Cells that train the same runs are one, under the first name (see
+    study.planning.coincidences). Raises InputError with every problem of every cell, once and under its path in the sweep file.
     """
     named = named or NamedRuns(spec, {}, Path("runs"))
     problems: dict[str, Problem] = {}
@@ -368,20 +367,20 @@ def _as_searched(path: str, value: Any, config: RunConfig, dimension: Dimension)
 
 
 def search_example(spec: SearchSweep) -> RunConfig:
-    """Return the largest run that a search may try, each dimension at its top; it bounds the cost."""
+    """Return the largest run that a search may try, which bounds the cost."""
     values = {path: dimension.top() for path, dimension in spec.search.space.items()}
     return searched_config(spec, values)
 
 
 def points_of(spec: SearchSweep) -> float:
-    """Return the number of points of a search space; infinity where a dimension is continuous."""
+    """Return the number of points of a search space, perhaps infinite."""
     return math.prod(len(dimension.values) if dimension.finite else math.inf for dimension in spec.search.space.values())
 
 
 def check_space(spec: SearchSweep) -> None:
     """Raise InputError where points of the space are no valid runs, or a dimension never has an effect.
 
-    All points of a small space are checked, of a large one a fixed sample.
+    A large space is checked at a fixed sample.
     """
     axes = {path: dimension.values for path, dimension in spec.search.space.items()}
     points: Iterable[tuple[Any, ...]]
@@ -409,7 +408,7 @@ def check_space(spec: SearchSweep) -> None:
 
 
 def check_heads(spec: SearchSweep) -> None:
-    """Raise InputError where the head width of a search does not divide every width of its space."""
+    """Raise InputError where the head width does not divide every width of the space."""
     given = {f"architecture.{key}" for key in spec.shared.get("architecture", {})} | spec.search.space.keys()
     searched = spec.search.space.get("architecture.width")
     if "architecture.heads" in given or "head_width" not in spec.search.model_fields_set:

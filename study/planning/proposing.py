@@ -68,7 +68,7 @@ class CellProposer:
         return len(self._waiting) + len(self._held)
 
     def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
-        """At most `free` of the runs that any cell needs next, first those that stopped without a record."""
+        """Return at most `free` of the runs that any cell needs next, first those without a record that stopped."""
         with garbage_collection_paused():  # the first time all runs are made that any cell may want
             self._ask(records)
         if self._held and (not running or time.monotonic() > self._look_again):
@@ -81,7 +81,7 @@ class CellProposer:
         return configs
 
     def tell(self, key: str, record: RunRecord) -> None:
-        """Note that a run has ended; the cells that wanted it are asked again."""
+        """Note that a run has ended."""
         self._given.pop(key, None)
         self._stale.update(dict.fromkeys(sorted(self._askers.pop(key, ()))))
 
@@ -150,7 +150,7 @@ class Trunks:
         self._twins: dict[str, tuple[RunConfig, ...]] = {}
 
     def blocked(self, config: RunConfig, pending: Collection[str], records: Mapping[str, RunRecord]) -> bool:
-        """Whether a run should wait for a longer one; `pending` are the keys of all wanted or running runs."""
+        """Whether a run should wait for a longer one, given the keys of all wanted or running runs."""
         longer = self._longer(config)
         if not longer or config.branch_step is None or self._state_for(config) is not None:
             return False
@@ -162,7 +162,7 @@ class Trunks:
         return bool(self._longer(config))
 
     def begin(self, config: RunConfig, records: Mapping[str, RunRecord]) -> None:
-        """Before a run starts: order the states for shorter runs, and give it the state of a longer one."""
+        """Order a run's states for shorter runs, and give it that of a longer one, before it starts."""
         if not (twins := self._twins_of(config)):
             return
         run = self._folder_of(config)
@@ -172,14 +172,14 @@ class Trunks:
             adopt(*state, run)
 
     def ended(self, config: RunConfig, records: Mapping[str, RunRecord]) -> None:
-        """After a run has its record: remove the states that were left for it alone."""
+        """Remove the states that were left for an ended run alone."""
         for trunk in self._longer(config):
             others = [twin for twin in self._twins_of(trunk) if twin.branch_step == config.branch_step]
             if all(twin.key in records for twin in others) and config.branch_step is not None:
                 self._folder_of(trunk).remove_branch(config.branch_step)
 
     def tidy(self, folder: SweepFolder) -> None:
-        """At the end: remove unused states from the sweep's ended runs."""
+        """Remove unused states from the sweep's ended runs."""
         if self._families:
             _remove_states(folder)
 
@@ -221,7 +221,7 @@ class GoalTrunks:
         self.design, self._folder_of = design, folder_of
 
     def begin(self, config: RunConfig, records: Mapping[str, RunRecord]) -> None:
-        """Before a run starts: order the states that it leaves, and give it the latest that it can go on from."""
+        """Order the states that a run leaves, and give it the latest that it can go on from."""
         beside, run = self.design.of_one_trunk(config), self._folder_of(config)
         if len(beside) < 2 or config.branch_step is None:
             return
@@ -234,10 +234,10 @@ class GoalTrunks:
             adopt(trunk, checkpoints_in(trunk.branch(step))[-1], run)
 
     def ended(self, config: RunConfig, records: Mapping[str, RunRecord]) -> None:
-        """After a run has its record: its states stay for longer budgets."""
+        """Keep an ended run's states for longer budgets."""
 
     def tidy(self, folder: SweepFolder) -> None:
-        """Once the goal is over: remove the states from its runs."""
+        """Remove the states once the goal is over."""
         _remove_states(folder)
 
 
@@ -255,14 +255,14 @@ def _is_being_trained(sweep: SweepFolder) -> bool:
 
 
 def families(planned: Sequence[Cell]) -> list[tuple[Cell, ...]]:
-    """Return the cells that share a trunk and differ in their budget, the longest first; families of one are left out."""
+    """Return the cells that share a trunk, the longest first; families of one are left out."""
     by_family = grouped((cell for cell in planned if cell.config.branch_step is not None), lambda cell: cell.family)
     several = [members for members in by_family.values() if len(members) > 1]
     return [tuple(sorted(members, key=lambda cell: -cell.config.budget_tokens)) for members in several]
 
 
 def branching(shared: Iterable[Sequence[Cell]]) -> frozenset[str]:
-    """Return the keys of the cells that branch from a trunk: all but the longest of each family."""
+    """Return the keys of the cells that branch from a trunk."""
     return frozenset(
         cell.config.key
         for longest, *others in shared
@@ -272,7 +272,7 @@ def branching(shared: Iterable[Sequence[Cell]]) -> frozenset[str]:
 
 
 def adopt(trunk: RunFolder, state: Path, run: RunFolder) -> None:
-    """Let a run that never started continue from a trunk's state: its rows so far, the trunk's name, and the state last."""
+    """Let a run that never started continue from a trunk's state; the state comes last."""
     step = step_of(state)
     ways = ([row for row in way.metrics() if row["trainer/step"] <= step] for way in (RunFolder(state.parent), trunk))
     write_atomically(run.metrics_file, b"".join(map(line_of, next(filter(None, ways), []))))

@@ -64,8 +64,8 @@ class OptunaSearch:
     ) -> None:
         """Restore earlier trials: ended runs as finished trials, started ones to be requested next.
 
-        `checked` gives the losses a run reported before its end, against which pruning compares. The sampler is seeded by the
-        number of trials: its first seed would repeat the first points.
+        `checked` gives the losses a run reported before its end, for pruning. The sampler is seeded by the number of trials:
+        its first seed would repeat the first points.
         """
         genetic = self.search.sampler == "nsga2"  # which knows its population by what it noted at each trial
         if not genetic:
@@ -89,7 +89,7 @@ class OptunaSearch:
             trial.should_prune()
 
     def report(self, key: str, check: int, loss: float) -> str | None:
-        """Report the loss of a running run at a check; why it is to stop there, None where it is not."""
+        """Report a running run's loss at a check; return why it is to stop there, if so."""
         trial, _ = self._pending[key]
         frozen = self.study.get_trials(deepcopy=False)[trial.number]
         if check in frozen.intermediate_values:
@@ -111,8 +111,7 @@ class OptunaSearch:
     def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
         """Return the next trials for `free` slots, first those whose run stopped without a record.
 
-        A point whose run was trained before takes the known outcome and is no trial of its own: another point is asked for. An
-        invalid run is a failed trial.
+        A point that was trained before takes the known outcome and is no trial of its own. An invalid run is a failed trial.
         """
         configs = [config for key, (_, config) in self._pending.items() if key not in running]
         while len(configs) < free and self._started() < self.search.trials and self.exhausted is None:
@@ -236,18 +235,18 @@ Home = Callable[[RunConfig], RunFolder]
 
 
 class Pruning:
-    """Follows the metrics of a search's runs, which know only how often to validate, and `prune.json`."""
+    """Follows the metrics of a search's runs, and writes `prune.json`."""
 
     def __init__(self, search: OptunaSearch, prune: Prune, home: Home) -> None:
         self.search, self.prune, self._home = search, prune, home
         self._rows: dict[str, Rows] = {}
 
     def begin(self, config: RunConfig) -> None:
-        """Order the validations that are a run's checks, before it starts."""
+        """Order the validations that are a run's checks."""
         self._home(config).write_orders(Orders(validations=self.prune.checks))
 
     def look(self, running: Mapping[str, RunConfig]) -> None:
-        """Report what the runs logged since the last look, and order those that are pruned to stop."""
+        """Report what the runs logged since, and order those that are pruned to stop."""
         self._rows = {key: rows for key, rows in self._rows.items() if key in running}
         for key, config in running.items():
             run = self._home(config)
@@ -265,7 +264,7 @@ def checked(run: RunFolder, config: RunConfig, prune: Prune) -> Checks:
 
 
 def checks_in(rows: Iterator[dict[str, Any]], config: RunConfig, prune: Prune) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows that are checks, with their numbers; the last step of a run is none."""
+    """Yield the rows that are checks, with their numbers."""
     interval = config.validation_interval(prune.checks)
     for row in rows:
         step = row["trainer/step"]

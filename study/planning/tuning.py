@@ -71,7 +71,7 @@ class Bracketing(BaseSampler):
     def next_index(self, study: optuna.Study) -> int | None:
         """Return the next index to try; None where the best has a worse one on both sides, or the line ends.
 
-        While nothing is usable it is the nearest to the start, the lower first: failures are mostly too high.
+        While nothing is usable it is the nearest to the start, the lower first.
         """
         losses = _losses(study)
         best = min(losses, key=lambda index: (losses[index], index)) if losses else self.line.start
@@ -94,8 +94,8 @@ class Bracketing(BaseSampler):
 def next_indices(line: Line, known: tuple[tuple[int, float | None], ...]) -> tuple[int, ...]:
     """Return the indices that a search on a line needs next, given the losses `known` by index (None: no usable loss).
 
-    The search is replayed from its start and so depends on the losses alone: a restarted coordinator asks for the same. Known
-    losses that it did not ask for, as of a whole grid, are added once it is over, and it goes on from them.
+    The search is replayed from its start and so depends on the losses alone. Known losses that it did not ask for are added
+    once it is over, and it goes on from them.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     losses, sampler = dict(known), Bracketing(line)
@@ -118,7 +118,7 @@ def next_indices(line: Line, known: tuple[tuple[int, float | None], ...]) -> tup
 
 
 def start_near(values: Sequence[float], best: float | None) -> int:
-    """Return the index, from 1, of the value nearest to another cell's best; without one the middle, the lower of two."""
+    """Return the index, from 1, of the value nearest to another cell's best, by default the middle."""
     if best is None:
         return (len(values) + 1) // 2
     return 1 + min(range(len(values)), key=lambda index: abs(math.log(values[index] / best)))
