@@ -1,1 +1,1 @@
-"""The encoder with its heads, loss, optimisers and kernels, and its conversion to transformers. Nothing is filed here."""
+"""The encoder with its heads, loss, optimisers and kernels, and its conversion to transformers. Files nothing."""

@@ -121,7 +121,7 @@ class Attention(nn.Module):
     def _products_from(
         self, queries_BxKxH: Float[Tensor, "B K H"], positions_BxK: Int[Tensor, "B K"], x_BxSxH: Float[Tensor, "B S H"]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the query of the tokens at some positions, and key and value of every token, by heads."""
+        """Return the query at some positions, and every key and value, by heads."""
         del positions_BxK
         batch, length, width = x_BxSxH.shape
         of_query, of_key_and_value = self._parts([width, 2 * width])
@@ -151,7 +151,7 @@ class Attention(nn.Module):
         relative: Relative,
         bias: Float[Tensor, "#B A K S"] | None,
     ) -> tuple[Float[Tensor, "B K A D"], Float[Tensor, "B A K S"]]:
-        """Return the query that makes scores of three products, and their bias with those of relative positions."""
+        """Return the query of three products' scores, and their bias with relative positions."""
         width = self.heads * self.head_width
         if self.position_query is not None and self.position_key is not None:
             query_RxH, key_RxH = self.position_query(relative.rows), self.position_key(relative.rows)
@@ -459,7 +459,7 @@ class BottleneckBlock(Block):
         kept: list[AttentionInputs] | None = None,
         queries_BxKxH: Float[Tensor, "B K H"] | None = None,
     ) -> Float[Tensor, "B K H"]:
-        """Transform the residual stream as `Block.forward` does, without queries of another's."""
+        """Transform the residual stream as `Block.forward` does, without `queries_BxKxH`."""
         assert queries_BxKxH is None, "a bottleneck's queries read the stream alone"
         at_BxKxH = x_BxSxH if positions_BxK is None else at_positions(x_BxSxH, positions_BxK)
         inputs = (x_BxSxH, mask, rotary_2xSxE, positions_BxK, relative, kept)
@@ -472,7 +472,7 @@ class BottleneckBlock(Block):
 
 
 def has_fused_kernels(architecture: Architecture, dropout: float) -> bool:
-    """Whether `fused_blocks` supports an architecture's blocks: BERT's, also with rotary positions or a distance bias."""
+    """Whether `fused_blocks` supports an architecture's blocks."""
     a = architecture
     berts = (a.norm, a.norm_kind, a.activation, a.biases) == ("post", "layer", "gelu", "all")
     plain = a.norm_bias and a.norm_epsilon == NORM_EPSILON and a.attention_window is None
@@ -629,7 +629,7 @@ class Encoder(nn.Module):
     def _up_to_last(
         self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"] | None, attended_BxS: Bool[Tensor, "B S"] | None
     ) -> tuple[Float[Tensor, "B S H"], Block, Seen]:
-        """Return the output of all layers but the last, the last one's block, and what its tokens see."""
+        """Return the output before the last layer, the last one's block, and what its tokens see."""
         x_BxSxH = self.embeddings(tokens_BxS, segments_BxS, attended_BxS)
         *earlier, (last, seen_by_last) = self._layers(tokens_BxS, attended_BxS)
         embedded_BxSxH = None if self.convolution is None else x_BxSxH

@@ -150,7 +150,7 @@ def our_architecture(config: Mapping[str, Any], place: str) -> Architecture:
 
 
 def _with_defaults(config: Mapping[str, Any], family: TransformersClass) -> dict[str, Any]:
-    """Return a config.json with its class's defaults, and what classes spell in their own ways as other classes do."""
+    """Return a config.json with its class's defaults, spelled as other classes do."""
     given = family.left_out | {name: value for name, value in config.items() if value is not None}
     if family.first_position and isinstance(rows := given.get("max_position_embeddings"), int):
         given["max_position_embeddings"] = rows - family.first_position
@@ -218,7 +218,7 @@ def our_weights(
 
     Other weights, such as a pooler's, are ignored; norms may have TensorFlow's names. An untied decoder's bias replaces the
     head's, as in BERT. Without its MLM head (`has_mlm_head`) an encoder gets an untrained one. Raises InputError, at `place`,
-    if a weight is missing, unusable or of another size, there are more layers, or ALBERT maps embeddings as wide as the blocks.
+    if weights are missing, unusable, of other sizes or layers, or ALBERT maps embeddings as wide as the blocks.
     """
     there = _by_full_name(theirs, family)
     bias, decoders_bias = (_their_name(name, family) for name in ("head.bias", "head.decoder.bias"))
@@ -284,14 +284,14 @@ def untrained_head(architecture: Architecture) -> dict[str, Tensor]:
 
 
 def _by_full_name(theirs: Mapping[str, Tensor], family: TransformersClass) -> dict[str, Tensor]:
-    """Return the weights by the names that the MLM model has; an encoder saved alone leaves out its own name."""
+    """Return the weights by the MLM model's names; an encoder saved alone leaves out its own."""
     there = {_usual_name(name): tensor for name, tensor in theirs.items()}
     prefix = family.parts["encoder.embeddings.token"].partition(".")[0] + "."
     return there if any(name.startswith(prefix) for name in there) else {prefix + name: each for name, each in there.items()}
 
 
 def _usual_name(name: str) -> str:
-    """Return a weight's name as transformers writes it now; norms may have TensorFlow's, DeBERTa's head its authors'."""
+    """Return a weight's name as transformers writes it now."""
     name = name.replace(".gamma", ".weight").replace(".beta", ".bias")
     for head, usual in _AUTHORS_HEAD.items():
         name = name.replace(head, usual)

@@ -365,6 +365,6 @@ def multiplies_in_bf16(device: Device) -> bool:
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype of a tensor's products: autocast's if enabled, else its own."""
+    """Return the dtype of a tensor's products."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype

@@ -86,7 +86,7 @@ class ValidationResult:
 
     @property
     def standard_error(self) -> float | None:
-        """Return the standard error of the loss over sequences, clustered by document; None for one document."""
+        """Return the standard error of the loss over documents, None for one."""
         return self._standard_error(self.nats, self.tokens)
 
     @property
@@ -100,7 +100,7 @@ class ValidationResult:
 
     @property
     def order_gain_standard_error(self) -> float | None:
-        """Return the standard error of the order gain over paired sequences; None for one document."""
+        """Return the standard error of the order gain over documents, None for one."""
         return self._standard_error(*self._gained)
 
     @property
@@ -122,14 +122,14 @@ class ValidationResult:
 
     @property
     def byte_losses(self) -> NDArray[np.float64] | None:
-        """Each document's nats of masked words ÷ the mean bytes of these words, so that their mean is nats per byte."""
+        """Each document's nats of masked words ÷ the mean bytes of these words."""
         if self.word_nats is None or self.word_bytes is None:
             return None
         return (self.word_nats / self.word_bytes.mean()).numpy()
 
     @property
     def bits_per_masked_byte(self) -> float | None:
-        """Sum of bits over the pieces of masked words ÷ the words' bytes; None before a run's end."""
+        """Sum of bits over the pieces of masked words ÷ the words' bytes, at a run's end."""
         return None if self.byte_losses is None else float(self.byte_losses.mean()) / math.log(2)
 
     @property
@@ -152,12 +152,12 @@ class ValidationResult:
 
     @property
     def pair_loss(self) -> float | None:
-        """The mean nats of the pairs' labels; None without pairs."""
+        """The mean nats of the pairs' labels, if any."""
         return None if self.pair_nats is None else float(self.pair_nats.mean())
 
     @property
     def pair_accuracy(self) -> float | None:
-        """The share of pairs judged right; None without pairs."""
+        """The share of pairs judged right, if any."""
         return None if self.pair_nats is None or self.pairs_correct is None else self.pairs_correct / len(self.pair_nats)
 
 
@@ -320,7 +320,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         return sum(added, self._predicted_loss(hidden, masked.labels, *predicted))
 
     def _draws(self, positions_BxK: Tensor) -> Tensor:
-        """Return a draw for each masked position of this rank's sequences, which do not depend on the number of ranks."""
+        """Return a draw for each masked position, whatever the number of ranks."""
         (batch, predictions), rank = positions_BxK.shape, self.trainer.global_rank
         size = (batch * self.trainer.world_size, predictions)
         drawn = torch.rand(size, device=positions_BxK.device, generator=self._generator)
@@ -329,7 +329,7 @@ class MaskedLanguageModelling(pl.LightningModule):
     def _encoded(
         self, masked: MaskedBatch, positions_BxK: Tensor, segments_BxS: Tensor | None, attended_BxS: Tensor | None
     ) -> tuple[Tensor, tuple[TeacherLogits, ...], list[Tensor]]:
-        """Return the encoder's output at some positions, the teacher's logits, if any, and the loss between layers, if any."""
+        """Return the encoder's output at some positions, and any teacher's logits and loss between layers."""
         encoder, teacher, matching = self.model.encoder, self.teacher, self.matching
         if teacher is None or matching is None:
             predicted = () if teacher is None else (teacher.predict(masked, segments_BxS, attended_BxS),)
@@ -427,7 +427,7 @@ class MaskedLanguageModelling(pl.LightningModule):
                 logger.log_metrics(self.progress() | row, step=self.steps_done)
 
     def on_validation_start(self) -> None:
-        """Start the validation clock and run eagerly: its few steps do not repay compiling their shapes."""
+        """Start the validation clock and run eagerly."""
         self._validation_started = time.perf_counter()
         if self.fused:
             torch.compiler.set_stance("force_eager")
@@ -503,7 +503,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         return nats_BxK.sum(1), correct_BxK.sum(1)
 
     def _predicted(self, masked: MaskedBatch) -> tuple[Tensor, Tensor]:
-        """Return the nats of each masked position, zero where none is predicted, and whether it is predicted right."""
+        """Return the nats of each masked position, zero if none is predicted, and whether it is right."""
         logits = self.model(masked.tokens, masked.positions).float()
         nats = F.cross_entropy(logits.flatten(0, 1), masked.labels.flatten(), ignore_index=IGNORED, reduction="none")
         valid = masked.labels != IGNORED
@@ -512,7 +512,6 @@ class MaskedLanguageModelling(pl.LightningModule):
 
     @property
     def _masked_words(self) -> MaskedWords | None:
-        """The masked words of PackedBatches, at a run's end."""
         return getattr(getattr(self.trainer, "datamodule", None), "words", None) if self._ends else None
 
     @property
@@ -534,7 +533,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         return sequences if self._ends else math.ceil(ORDER_SHARE * sequences)
 
     def on_validation_epoch_end(self) -> None:
-        """Combine the ranks' sequences and log what validation measured (see the class)."""
+        """Combine the ranks' sequences and log what validation measured."""
         rows, *measured = (torch.cat(parts) for parts in zip(*self._validated, strict=True))
         self._validated.clear()
         total = torch.zeros(len(measured), self.config.data.validation_sequences, dtype=torch.float64, device=self.device)
@@ -575,12 +574,12 @@ class MaskedLanguageModelling(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the loss summed since the last logged row as the mean over ranks, which all resume from it."""
+        """Keep the loss since the last logged row, the mean over ranks."""
         loss_sum = self.trainer.strategy.reduce(self._loss_sum.to(self.device, copy=True), reduce_op="mean")
         checkpoint["interval"] = {"loss_sum": loss_sum.cpu(), "steps": self._loss_steps}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the loss summed since the last logged row; without a teacher, leave out the projection to its width."""
+        """Restore the loss since the last logged row; without a teacher, leave out the projection to its width."""
         if self.matching is None:
             state = checkpoint["state_dict"]
             checkpoint["state_dict"] = {name: tensor for name, tensor in state.items() if not name.startswith("matching.")}

@@ -18,8 +18,8 @@ from study.store.work_folder import WorkFolder
 def in_attempt(folder: WorkFolder, begin: Callable[[], Ending | None], make: Callable[[Attempt], Ending]) -> Ending:
     """Own a folder and `make` its content in a new attempt; return the end state.
 
-    `begin` writes the configuration, or returns the state of an existing record, which makes an attempt unnecessary. PREEMPTED
-    if another process works on the folder, or a later attempt has taken it over.
+    `begin` writes the configuration, or returns an existing record's state, which ends it. PREEMPTED if another process owns
+    the folder.
     """
     try:
         with work_lock(folder) as locked:
@@ -54,7 +54,7 @@ class StopSignal:
     def install(self) -> None:
         """Install the handlers, replacing Lightning's, which leave no checkpoint, and unblock the signals.
 
-        A process inherits blocked signals: SIGINT from the forkserver of the runs.
+        A process inherits blocked signals.
         """
         for number in self.signals:
             signal.signal(number, self.set)

@@ -83,7 +83,7 @@ class Checkpointer(pl.Callback):
                 raise RuntimeError(f"the ranks resumed from different checkpoints, this one from step {trainer.global_step}")
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Install the signal handlers again if Lightning validates alone, so that the run ends with its record."""
+        """Install the signal handlers if Lightning only validates."""
         self.stop.install()
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
@@ -102,7 +102,7 @@ class Checkpointer(pl.Callback):
             raise Preempted
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Store the precision and the threads, which a resumed run keeps (see precision_of and resumed)."""
+        """Store precision and threads (see precision_of and resumed)."""
         checkpoint |= {"precision": trainer.precision, "threads": torch.get_num_threads()}
 
     def _save(self, trainer: pl.Trainer, stopping: bool) -> None:
@@ -128,7 +128,7 @@ class Checkpointer(pl.Callback):
 
 
 def refuse_infinite_weights(trainer: pl.Trainer, module: pl.LightningModule) -> None:
-    """Raise FloatingPointError if a weight is not finite, so that no such state is saved."""
+    """Raise FloatingPointError if a weight is not finite."""
     if not all(torch.isfinite(parameter).all() for parameter in module.parameters()):
         raise FloatingPointError(f"a weight is not finite after step {trainer.global_step}")
 
@@ -168,7 +168,7 @@ class Clock(pl.Callback):
         return {"seconds": self.seconds, "start_seconds": self.start_seconds, "run_id": self.run_id}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Add the seconds of earlier attempts up to the checkpoint."""
+        """Add the seconds of earlier attempts."""
         if state_dict.get("run_id", self.run_id) == self.run_id:
             self._before, self._starts_before = state_dict["seconds"], state_dict.get("start_seconds", 0.0)
 
@@ -202,7 +202,7 @@ class PruneOrder(pl.Callback):
 def shared_log_interval(config: RunConfig) -> int | None:
     """Return the steps between logged rows if longer runs share this run's steps before the decay; else None.
 
-    It depends on the warmup, not the budget, so that all budgets log the same rows in shared steps.
+    It depends on the warmup, not the budget.
     """
     if config.branch_step is None:
         return None
@@ -242,7 +242,7 @@ class Branching(pl.Callback):
             retry_write(lambda: self.folder.write_trunk(trunk), check=self._check)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        """Save the state after logging its metrics, if another budget branches off here."""
+        """Save the state, after its metrics, if another budget branches off here."""
         if trainer.global_step not in self._steps:
             return
         assert isinstance(pl_module, MaskedLanguageModelling)
@@ -262,7 +262,7 @@ class Watchdog(pl.Callback):
 
     Time while the whole process was stopped does not count, up to twice `seconds`. If the interpreter is stuck, and with it
     every thread, the process exits with status 1 after twice `seconds`, with all stacks in its log. A process stopped for
-    longer may end so too, since no outside timer distinguishes the two; it is retried from its last checkpoint.
+    longer may end so too; it is retried from its last checkpoint.
     """
 
     def __init__(self, seconds: float, hung: Callable[[str], None]) -> None:

@@ -108,13 +108,13 @@ def _serialise(checkpoint: dict[str, Any], file: Any) -> None:
 
 
 def precision_of(requested: AskedPrecision, checkpoint: Path | None, device: Device) -> Precision:
-    """Return the training precision: the requested one; `auto` means the checkpoint's, else the device's."""
+    """Return the training precision; `auto` means the checkpoint's, else the device's."""
     kept = _training_of(checkpoint).precision if requested == "auto" and checkpoint is not None else None
     return kept or resolve_precision(requested, device)
 
 
 def resumed(execution: Execution, checkpoint: Path | None) -> Execution:
-    """Return the execution with a checkpoint's number of threads on a CPU, since another number changes the last bits."""
+    """Return the execution with a checkpoint's threads on a CPU, whose number changes the last bits."""
     kept = _training_of(checkpoint).threads if checkpoint is not None and execution.device == "cpu" else None
     return execution if kept is None else replace(execution, threads=kept)
 
@@ -135,7 +135,7 @@ def _training_of(checkpoint: Path) -> _TrainedWith:
 
 
 def newest_whole_checkpoint(folder: Path) -> Path | None:
-    """Return the newest checkpoint whose content matches the SHA-256 in its name; damaged ones are reported and set aside."""
+    """Return the newest checkpoint with the SHA-256 in its name; damaged ones are set aside."""
     for path in reversed(checkpoints_in(folder)):
         with contextlib.suppress(FileNotFoundError):  # another rank may have set it aside
             with path.open("rb") as file:

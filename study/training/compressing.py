@@ -112,7 +112,7 @@ def known_methods() -> str:
 
 
 def compressed_config(source: RunFolder, to: CompressionMethod) -> RunConfig:
-    """Return the run of no steps that a compression of a completed run is, on the source's text and validation masks.
+    """Return the run of no steps that compresses a completed run, on its text and validation masks.
 
     Raises InputError if it changes nothing, or more than the source has.
     """
@@ -157,8 +157,7 @@ def compress(
 ) -> list[RunFolder]:
     """Make compressions of a completed run, validated on the same masks; return their folders.
 
-    Those made before stay unchanged. Raises InputError, before anything is made, for all that do not fit the source or this
-    machine, and if one did not complete.
+    Those made before stay. Raises InputError, before anything is made, for all that do not fit, and if one did not complete.
     """
     require_links(into.path, "give another folder with --into")
     configs = map_all(partial(compressed_config, source), asked)

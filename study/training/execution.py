@@ -55,11 +55,11 @@ class Execution:
     sharing: int = 1
 
     def of(self, config: RunConfig) -> Execution:
-        """Return the execution of a run; one of no steps is only validated, on one device with torch's own kernels."""
+        """Return the execution of a run; one of no steps runs on one device with torch's own kernels."""
         return self if config.steps else replace(self, kernels="eager", devices=1, nodes=1)
 
     def check(self, config: RunConfig) -> None:
-        """Raise InputError if this machine lacks the device or the kernels, or a batch does not divide evenly."""
+        """Raise InputError if this machine cannot run it, or a batch does not divide evenly."""
         if config.batch_sequences % self.devices:
             place, batch = "recipe.batch_tokens", config.batch_sequences
             raise InputError.at(place, f"{batch} sequences a batch cannot be divided evenly among {self.devices} devices")
@@ -77,7 +77,7 @@ class Execution:
 
 
 def check_compiler(kernels: str, device: Device, place: str = "kernels") -> None:
-    """Raise InputError, at `place`, if torch.compile is needed and lacks its tools."""
+    """Raise InputError, at `place`, if torch.compile lacks its tools."""
     if kernels in ("compiled", "graphed") and not can_compile(device):
         missing = "a C compiler and Python's headers (Debian: gcc, python3-dev)"
         raise InputError.at(place, f"{kernels} needs {missing}; install them, or use eager")
@@ -106,7 +106,7 @@ def resolve_kernels(execution: Execution, precision: Precision) -> Kernels:
 
 
 def mkl_is_slow() -> bool:
-    """Whether torch uses MKL for fp32 products on a processor known not to be Intel's, and has oneDNN."""
+    """Whether torch uses MKL for fp32 products on another maker's processor, and has oneDNN."""
     vendor = processor_line("vendor_id")
     return vendor not in (None, "GenuineIntel") and built_with("mkl") and built_with("mkldnn")
 
@@ -152,14 +152,14 @@ def peak_flops_per_second(execution: Execution, precision: Precision) -> float |
 
 
 def peak_memory_bytes(execution: Execution) -> int:
-    """Return this process's peak memory: on its GPU if it uses one, else on the machine."""
+    """Return this process's peak memory, on its GPU if it uses one."""
     if execution.device == "cuda":
         return int(torch.cuda.max_memory_allocated())
     return peak_resident_bytes()
 
 
 def environment(execution: Execution, precision: Precision) -> Environment:
-    """Return the environment of this process, for the record."""
+    """Return the environment of this process."""
     return Environment(
         hostname=socket.gethostname(),
         device=torch.cuda.get_device_name() if execution.device == "cuda" else "cpu",

@@ -83,8 +83,8 @@ def import_encoder(
     MLM head gets an untrained one and is not validated. `say` is called with a sentence on either. The recipe names the weights
     by their hash. An encoder imported before stays unchanged.
 
-    Raises InputError if files are missing, nothing built here computes the same, the text is unusable, or the sweep folder has
-    another tokeniser.
+    Raises InputError if files are missing, nothing here computes the same, the text is unusable, or the folder has another
+    tokeniser.
     """
     require_links(into.path, "give another folder with --into")
     folder = _folder_of(source)
@@ -251,7 +251,7 @@ def _read_by(data: DataConfig, tokenizer: Path, architecture: Architecture) -> D
 def imported_tokenizer(folder: Path, kept: Path, vocabulary: int) -> tuple[bytes, int]:
     """Return the encoder's tokeniser as a tokenizer.json, with its number of pieces, at most the padded `vocabulary`.
 
-    Raises InputError if the numbers differ by more than padding, or the sweep folder has another tokeniser.
+    Raises InputError if the numbers differ by more, or the folder has another tokeniser.
     """
     given = next((file for name in ("tokenizer.json", "vocab.txt") if is_there(file := folder / name)), None)
     if given is None:

@@ -66,7 +66,7 @@ _RESIDUAL = ("attention.output.", "feed_forward.outer.")
 
 
 def ungrowable(given: Architecture, wanted: Architecture) -> str | None:
-    """Why an encoder cannot grow into another that computes the same, in words that follow its name; None if it can."""
+    """Why an encoder cannot grow into another that computes the same, in words that follow its name, if so."""
     fixed = [name for name in Architecture.model_fields if name not in (*NOT_IN_MLM, "depth", "width", "heads", "ffn")]
     if differ := [name for name in fixed if getattr(given, name) != getattr(wanted, name)]:
         differences = ", ".join(f"{name} {getattr(given, name)}, not {getattr(wanted, name)}" for name in differ)
@@ -215,7 +215,7 @@ _LINEAR_BEYOND = 6.0
 
 
 def unshrinkable(given: Architecture, wanted: Architecture) -> str | None:
-    """Why an encoder's weights cannot be made those of one with another ffn or table width; None if they can."""
+    """Why an encoder's weights cannot be made those of one with another ffn or table width, if so."""
     for size, has, wants in (("ffn", given.ffn, wanted.ffn), ("embedding_width", given.table_width, wanted.table_width)):
         if has < wants:
             return f"has {size} {has}, less than {wants}; neurons and directions can only be left out"

@@ -55,7 +55,7 @@ NO_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of an attempt: the state, a failure's reason, and the trained model if it reached its target."""
+    """The end of an attempt: the state, a failure's reason, and the trained model at its target."""
 
     state: Ending
     reason: str | None = None
@@ -74,7 +74,7 @@ class Filing:
     flops_before: float | None = None
 
     def file(self, outcome: Outcome) -> None:
-        """Write the results, waiting while the folder is out of reach; raises Fenced if another attempt owns the run."""
+        """Write the results; raises Fenced if another attempt owns the run."""
         config, folder, weights_sha256 = self.training.config, self.training.folder, None
         if outcome.trained is not None:
             try:
@@ -119,7 +119,7 @@ class Filing:
         return hashlib.sha256(weights).hexdigest()
 
     def give_up(self, reason: str) -> None:
-        """File the run as HUNG, from the watchdog's thread, and end the process, whose main thread is stuck."""
+        """File the run as HUNG, from the watchdog's thread, and end the process."""
         try:
             self.file(Outcome("HUNG", reason))
         finally:
@@ -127,7 +127,7 @@ class Filing:
 
 
 def tidy(folder: WorkFolder, state: State) -> None:
-    """Remove the run's own checkpoints if nobody resumes from them; a failed run keeps its last finite state."""
+    """Remove the run's own checkpoints; a failed run keeps its last finite state."""
     if state in ("COMPLETED", "PRUNED"):
         for checkpoint in written_in(folder.checkpoints):
             checkpoint.unlink(missing_ok=True)
@@ -136,8 +136,7 @@ def tidy(folder: WorkFolder, state: State) -> None:
 def failure_of(error: Exception) -> Outcome:
     """Return the outcome of an attempt that raised an error: DIVERGED, OOM, or FAILED with the traceback in its log.
 
-    Re-raises device errors: on a shared GPU one process's fault may fail all and destroy the context, so the process must end
-    without a record and the run be retried.
+    Re-raises device errors: on a shared GPU one process's fault may fail all, so the run must be retried.
     """
     if isinstance(error, FloatingPointError):
         return Outcome("DIVERGED", str(error))
@@ -252,9 +251,9 @@ def train(config: RunConfig, folder: RunFolder, sweep: str, execution: Execution
     """Train a run to its target and file its record; return its end state.
 
     A run with a record is not trained again; a partial one resumes from its newest whole checkpoint. Failures are recorded with
-    their reason, except bad input, which raises InputError; PeerLost; and PREEMPTED: the run was stopped, another process
-    trains it, or a later attempt took over. With several devices every rank calls this, under torchrun's variables (RANK,
-    LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
+    their reason, except bad input, which raises InputError; PeerLost; and PREEMPTED: the run was stopped, or another process
+    owns it. With several devices every rank calls this, under torchrun's variables (RANK, LOCAL_RANK, MASTER_ADDR,
+    MASTER_PORT).
     """
     execution.check(config)
     this = _Rank(Training(config, prepare(config.data), folder, execution.of(config)), stop)

@@ -33,7 +33,7 @@ _BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.(.+)")
 
 
 def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Tensor] | None:
-    """Return the initial weights of a run under its own names; None for fresh weights.
+    """Return the initial weights of a run under its names; None if fresh.
 
     Raises InputError as check_trained_runs does, and if the weights are damaged.
     """
@@ -60,7 +60,7 @@ def _with_segments(weights: dict[str, Tensor], architecture: Architecture) -> di
 
 
 def load_teacher(config: RunConfig, prepared: PreparedData) -> TeacherModel | None:
-    """Return the teacher of a run, None without one; raises InputError as starting_weights does."""
+    """Return the teacher of a run, if any; raises InputError as starting_weights does."""
     if (teacher := config.recipe.teacher_run) is None:
         return None
     _raise_all(_problems_of_teacher(config, teacher.folder, prepared))

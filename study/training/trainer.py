@@ -50,9 +50,8 @@ class MetricsFile(Logger):
     """Lightning's logger for a run's `metrics.jsonl`, with one history over all attempts.
 
     Keys are the module's (`train/loss`, `trainer/tokens`, …) without Lightning's `epoch`, which packed batches lack. A killed
-    attempt's rows after the resumed step are removed, since they will be written again. The file is replaced, so that an
-    attempt presumed dead appends to an unread file. `check` is called before that and before each row, and raises if another
-    attempt owns the run.
+    attempt's rows after the resumed step are removed. The file is replaced, so that an attempt presumed dead appends to an
+    unread file. `check` is called before each write, and raises if another attempt owns the run.
     """
 
     def __init__(self, path: Path, from_step: int, check: Callable[[], None] | None = None) -> None:
@@ -158,7 +157,7 @@ class Training:
         """Train from the checkpoint, or the recipe's start, to the last step, and validate there.
 
         `check` is called before every write and raises if another process owns the run; `callbacks` follow the run's own.
-        Raises Preempted on a stop signal, after saving, and FloatingPointError if a loss or a weight is not finite.
+        Raises Preempted after saving on a stop signal, and FloatingPointError if a loss or a weight is not finite.
         """
         config, folder, execution = self.config, self.folder, self.execution
         quiet()
@@ -220,7 +219,7 @@ class Training:
         return Trained(module, None, 0.0)
 
     def validated(self, weights: Mapping[str, Tensor], callbacks: Sequence[pl.Callback] = ()) -> Trained:
-        """Validate given weights, rounded as they are stored, as at the end of a run; see Execution.of."""
+        """Validate given weights, rounded as they are stored; see Execution.of."""
         quiet()
         torch.set_num_threads(self.execution.threads)
         started, masker = time.perf_counter(), validation_masker(self.config, self.prepared)
@@ -293,7 +292,7 @@ def validations_of(config: RunConfig) -> int:
 
 
 def compile_on(threads: int) -> None:
-    """Let torch.compile build in `threads` processes, unless TORCHINDUCTOR_COMPILE_THREADS is set."""
+    """Let torch.compile build in `threads` processes, unless the environment decides."""
     import torch._inductor.config as inductor
 
     if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
@@ -301,12 +300,12 @@ def compile_on(threads: int) -> None:
 
 
 def rank() -> int:
-    """Return the rank of this process in its run, over all nodes, 0 if alone (torchrun's RANK)."""
+    """Return the rank of this process in its run (torchrun's RANK)."""
     return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
 
 
 def quiet() -> None:
-    """Silence Lightning's messages about devices and data loaders; runs and scores report through their folders."""
+    """Silence Lightning's messages about devices and data loaders."""
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     for module in ("pytorch_lightning", "lightning_fabric"):
         warnings.filterwarnings("ignore", module=module)
