@@ -33,7 +33,7 @@ STOP_SECONDS = SAVE_SECONDS + 30
 
 @dataclass(frozen=True)
 class Retried:
-    """A run, or its score on a task, to be tried again, and the record that it had."""
+    """A run, or its score on a task, to be tried again, with its old record."""
 
     run_id: str
     state: str
@@ -43,7 +43,7 @@ class Retried:
 
 
 def stop(folder: SweepFolder) -> bool:
-    """Order the processes that train or score a sweep to save and stop, and wait for them; False where there are none.
+    """Order a sweep's processes to save and stop, and wait for them; False without any.
 
     Raises InputError where they have not stopped in time.
     """
@@ -63,8 +63,8 @@ def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:
 
     Named runs include those that diverged or were excluded; an excluded run is trained anew and included again.
 
-    Each record stays as that of a past attempt, with a note of who ordered the retry and when. Raises InputError where this
-    sweep, or another that shares the run, is being run or scored, a record is packed, or a named run has not failed.
+    Each record stays as that of a past attempt, with a note of who ordered the retry and when. Raises InputError where a sweep
+    with the run is in use, a record is packed, or a named run has not failed.
     """
     require_links(folder.path, "copy the sweep to another folder, and retry there")
     siblings = folder.siblings()

@@ -61,7 +61,7 @@ class RetryPolicy:
         self._furthest: dict[str, int] = {}
 
     def failure(self, job: Job, exit_status: int) -> Failure | None:
-        """Count a process that ended without a record; None while the job is to be tried again."""
+        """Count a process that ended without a record; None to try the job again."""
         step, name = steps_of(job), job.key
         if step > self._furthest.get(name, 0):
             self._furthest[name] = step
@@ -89,7 +89,7 @@ def steps_of(job: Job) -> int:
 def how_ended(exit_status: int, log: Path) -> str:
     """Return a description of an exit status, which is negative where a signal ended the process.
 
-    Python's own status for an error comes with the last line of the log, which names the error.
+    Python's status for an error comes with the log's last line.
     """
     if exit_status == 1 and (why := _last_line(log)):
         return f"exit status 1 ({why})"
@@ -135,14 +135,14 @@ class Proposer(ABC, Generic[JobT, RecordT]):
 
     @abstractmethod
     def wanted(self, busy: Collection[JobT], free: int) -> Sequence[Sequence[JobT]]:
-        """At most `free` batches of jobs to start now, neither ended nor busy, the most urgent first."""
+        """Return at most `free` batches of jobs to start now, the most urgent first."""
 
     def begin(self, job: JobT) -> None:
         """Prepare a job that is about to start."""
 
     @abstractmethod
     def take(self, job: JobT) -> RecordT | None:
-        """Return the record of a job, None while it has none; the proposer notes the record."""
+        """Return and note the record of a job, if any."""
 
     @abstractmethod
     def give_up(self, job: JobT, failure: Failure) -> None:
@@ -154,7 +154,7 @@ class Proposer(ABC, Generic[JobT, RecordT]):
 
     @abstractmethod
     def line(self, job: JobT, record: RecordT) -> str | None:
-        """Return the result of a job in one line, None where it is not worth one."""
+        """Return the result of a job in one line, if it is worth one."""
 
     def look(self, running: Collection[JobT]) -> None:
         """Look at the running jobs, about twice a second."""
@@ -188,9 +188,7 @@ class Coordinator(Generic[JobT, RecordT]):
         self._looked = -math.inf
 
     def run(self, executor: Executor, refresh: Callable[[Progress[JobT, RecordT]], None], refresh_seconds: float = 0.5) -> None:
-        """Do all that is wanted; on Ctrl-C, a signal as in `interrupted` or `study stop` let the jobs save, and raise
-        KeyboardInterrupt.
-        """
+        """Do all that is wanted; when interrupted or stopped let the jobs save, and raise KeyboardInterrupt."""
         shown, over = -math.inf, False
         with interrupted():
             try:
@@ -300,7 +298,7 @@ def _taken(over: SimpleQueue[Future[int]], seconds: float) -> Iterator[Future[in
 
 @contextmanager
 def interrupted() -> Iterator[None]:
-    """Let SIGTERM, and a terminal that hangs up unless nohup lets it, interrupt the block as Ctrl-C does."""
+    """Let SIGTERM, and a lost terminal unless under nohup, interrupt the block as Ctrl-C does."""
     hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     numbers = (signal.SIGTERM, signal.SIGHUP) if hangs_up else (signal.SIGTERM,)
     before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
@@ -313,7 +311,7 @@ def interrupted() -> Iterator[None]:
 
 @contextmanager
 def preparing(order: Path) -> Iterator[None]:
-    """Let the stop file, too, interrupt the block as Ctrl-C does, while there is nothing to save."""
+    """Let the stop file interrupt the block as Ctrl-C does, while there is nothing to save."""
     over = threading.Event()
 
     def look() -> None:
@@ -336,7 +334,7 @@ def preparing(order: Path) -> Iterator[None]:
 
 
 def require_folder(folder: Path, file: Path) -> None:
-    """Raise InputError where a folder was moved or removed, which a write would create anew."""
+    """Raise InputError where a folder was moved or removed."""
     try:
         retry_write(file.stat)
     except OSError as error:
@@ -345,7 +343,7 @@ def require_folder(folder: Path, file: Path) -> None:
 
 
 def save_and_stop(executor: Executor, futures: Collection[Future[int]]) -> None:
-    """Let all submitted jobs save and end; end those that take too long, or all at a second Ctrl-C."""
+    """Let all submitted jobs save and end; end those that take too long."""
     unsaved = set(futures)
     if unsaved:
         waits = f"waiting up to {SAVE_SECONDS:.0f} s for {plural(len(unsaved), 'job')} to save"

@@ -53,7 +53,7 @@ class Signs:
 
 
 def signs_of(run: WorkFolder, rows: Sequence[Mapping[str, Any]]) -> Signs:
-    """Return the signs of life of a run with these newest rows."""
+    """Return the signs of life of a run, given its newest rows."""
     ages = map(seconds_since_write, (run.metrics_file, run.attempt_file(run.attempts())))
     since_row = min((age for age in ages if age is not None), default=None)
     return Signs(since_row, seconds_per_row(rows), seconds_since_beat(run))
@@ -70,7 +70,7 @@ def seconds_per_row(rows: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def silence_note(signs: Signs | None) -> str | None:
-    """Describe a silent run, None for any other: the age of its last row, the usual interval, and a missing heartbeat."""
+    """Describe a silent run: the age of its last row, the usual interval, and a missing heartbeat."""
     if signs is None or signs.seconds_since_row is None or not signs.silent:
         return None
     usual = "" if signs.seconds_per_row is None else f", usually one every {max(1.0, signs.seconds_per_row):.0f} s"
@@ -83,7 +83,7 @@ BARS = 12
 
 
 class Display(Generic[JobT, RecordT]):
-    """One bar for all jobs and one for each running job on a terminal; a line for each job that ended, there or in a log."""
+    """One bar for all jobs and one for each running job on a terminal; a line for each job that ended."""
 
     def __init__(self, console: Console, proposer: Proposer[JobT, RecordT]) -> None:
         self.console, self.proposer = console, proposer

@@ -57,7 +57,7 @@ def folder_of(spec: Sweep, results: Path) -> SweepFolder:
 def plan(spec: Sweep, results: Path, resources: Resources) -> CostEstimate:
     """Return the cost estimate of a sweep on this machine, timed by its records.
 
-    Raises InputError where a run is impossible, or cannot execute on the requested resources.
+    Raises InputError where a run cannot be or execute.
     """
     folder = folder_of(spec, results)
     estimate = _estimate(_planned(spec, folder), folder, resources, make_slots(resources))
@@ -187,7 +187,7 @@ def _notes_on_tasks(spec: Sweep, prepared: Mapping[TokenizerVariant, PreparedDat
 
 
 def another_question(folder: SweepFolder, spec: Sweep) -> str | None:
-    """Say that a sweep of another question was launched into the folder before; None otherwise."""
+    """Say that the folder holds a sweep of another question, if so."""
     try:
         before = folder.launched()
     except InputError:  # the launch replaces it
@@ -269,11 +269,10 @@ def launched(
 ) -> Iterator[None]:
     """Execute all runs that a sweep still needs, with progress, before the block.
 
-    Where `track` is set, they are mirrored to W&B, and so is what the block makes: scores and answer. The sweep's lock is held
-    from before the text is prepared until the block ends.
+    With `track` they are mirrored to W&B, and so is what the block makes. The sweep's lock is held until the block ends.
 
-    Raises InputError for bad input, also of `checks`, before anything is trained, and KeyboardInterrupt when stopped, after the
-    runs have saved.
+    Raises InputError, also of `checks`, before anything is trained, and KeyboardInterrupt when stopped, after the runs have
+    saved.
     """
     folder = folder_of(spec, results)
     planned, slots = _planned(spec, folder), make_slots(resources)

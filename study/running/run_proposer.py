@@ -84,7 +84,7 @@ class SharedRuns:
         return (is_there(home.path) or home.is_run) and (mine or _is_of_use(home))
 
     def record(self, run_id: str) -> RunRecord | None:
-        """Return the record of a run, taken from another sweep where that one has it; None without any."""
+        """Return the record of a run, if any, perhaps taken from another sweep."""
         own, home = self.folder.run(run_id), self.home(run_id)
         others = [sibling.run(run_id) for sibling in self._siblings if sibling.name != SweepFolder.of(home).name]
         for other in (home, *others):
@@ -177,7 +177,7 @@ class RunJob(Job):
 
 
 class RunProposer(Proposer[RunJob, RunRecord]):
-    """The runs of one sweep on text of these fingerprints; writes the sweep file and the ids of the cells into its folder."""
+    """The runs of one sweep on text of these fingerprints; writes the sweep file and the cell ids."""
 
     noun = "run"
 
@@ -236,7 +236,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
             self.pruning.begin(job.config)
 
     def take(self, job: RunJob) -> RunRecord | None:
-        """Return the run's record, linked from another sweep where that one has it."""
+        """Return the run's record, perhaps linked from another sweep."""
         if (record := self._shared.record(job.key)) is not None:
             self._records[job.config.key] = record
             self.configs.tell(job.config.key, record)

@@ -33,7 +33,7 @@ AnyScoreRecord = ScoreRecord | BaselineRecord | Failure
 def score_runs(target: Target, downstream: Downstream, resources: Resources, console: Console) -> Scored:
     """Make every requested score that does not exist, with progress, and write the table of all scores.
 
-    Raises InputError for bad input before anything is trained, and KeyboardInterrupt when stopped, after saving.
+    Raises InputError before anything is trained, and KeyboardInterrupt when stopped, after saving.
     """
     sweep, resources = target.sweep, resources.for_scores
     require_links(sweep.path, "copy the sweep to another folder, and score it there")
@@ -110,7 +110,7 @@ class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):
         return wanted(self.evaluations, self._records, busy)
 
     def wanted(self, busy: Collection[AnyScoreJob], free: int) -> Sequence[Sequence[AnyScoreJob]]:
-        """Baselines, each in a batch of its own, and then scores."""
+        """Return baselines, each in a batch of its own, and then scores."""
         keys = {job.key for job in busy}
         alone = [[job] for key, job in self._baselines.items() if key not in keys]
         due: list[Sequence[AnyScoreJob]] = [*alone, *batches(self.missing(keys), free)]
@@ -133,7 +133,7 @@ class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):
         return known
 
     def give_up(self, job: AnyScoreJob, failure: Failure) -> None:
-        """File a failed score; the next launch tries failed baselines again."""
+        """File a failed score."""
         if isinstance(job, BaselineJob):
             self._failed[job.key] = job, failure
             self._baselines.pop(job.key, None)
@@ -162,7 +162,7 @@ class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):
         return f"{job.config.task} {self.names.get(job.folder.run.run_id, job.folder.run.run_id)}{weights}"
 
     def line(self, job: AnyScoreJob, record: AnyScoreRecord) -> str | None:
-        """Return the result of a score, or why baselines failed; a reason that several jobs of a task share is given once."""
+        """Return the result of a score, or why baselines failed, once for several jobs of a task."""
         if isinstance(record, BaselineRecord):
             return None
         if record.reason is not None:

@@ -58,7 +58,7 @@ class RunStatus:
 
     @property
     def done(self) -> float:
-        """The share of its tokens that is done; without a budget, whether it has ended."""
+        """The share of its tokens that is done."""
         return self.tokens / self.target_tokens if self.target_tokens else float(self.state == "COMPLETED")
 
     @property
@@ -67,7 +67,7 @@ class RunStatus:
         return self.signs is not None and self.signs.silent
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the status as plain values, with those of `signs` beside the others."""
+        """Return the status as plain values."""
         values = asdict(self)
         signs = values.pop("signs") or dict.fromkeys(Signs.__dataclass_fields__)
         return values | signs | {"silent": self.silent}
@@ -94,7 +94,7 @@ class SweepStatus:
 
     @property
     def own(self) -> tuple[RunStatus, ...]:
-        """The runs that are part of the sweep as it is now."""
+        """The runs of the sweep as it is now."""
         return tuple(run for run in self.runs if run.reason != FOREIGN)
 
     def count(self, state: str) -> int:
@@ -118,12 +118,12 @@ class SweepStatus:
 
     @property
     def unread(self) -> tuple[RunStatus, ...]:
-        """The completed current runs that do not use word order."""
+        """The completed runs that do not use word order."""
         return tuple(run for run in self.own if run.state == "COMPLETED" and run.reads_order is False)
 
     @property
     def best(self) -> tuple[RunStatus, ...]:
-        """The completed run of lowest loss on each validation set; losses compare only within one."""
+        """The completed run of lowest loss on each validation set."""
         best: dict[str | None, RunStatus] = {}
         usable = [run for run in self.runs if run.state == "COMPLETED" and run.reason is None and run.loss_nats is not None]
         for run in sorted(usable, key=lambda run: run.loss_nats or 0.0):
@@ -137,7 +137,7 @@ class SweepStatus:
 
     @property
     def seconds_left(self) -> float | None:
-        """The remaining time at the speed of the running runs, silent ones excluded; None without any."""
+        """The remaining time at the speed of the running runs, if any."""
         if self.remaining_flops is None:
             return None
         moving = (

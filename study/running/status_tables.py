@@ -33,7 +33,7 @@ def _cost_cells(row: CellCost) -> tuple[str, ...]:
 
 
 def cost_summary(cost: CostEstimate) -> str:
-    """Return the total cost, the basis of the seconds, and what the answer will not be able to decide."""
+    """Return the total cost, the basis of the seconds, and what the answer cannot decide."""
     units = "Tokens, FLOPs (train_flops: the head at masked positions) and seconds are per run."
     return "\n".join(
         [
@@ -93,7 +93,7 @@ def _text_line(cost: CostEstimate) -> Iterator[str]:
 
 
 def executed_lines(resources: Resources) -> list[str]:
-    """Return the shell lines and the options of sbatch that a sweep file gives every job, with headings."""
+    """Return the shell lines and sbatch options that a sweep file gives every job."""
     shown = {
         "Every Slurm job first executes these lines of the sweep file as you:": resources.executed,
         "Every Slurm job has these options of the sweep file, which may run programs, too:": resources.sbatch_options,
@@ -237,7 +237,7 @@ MOST_LISTED = 200
 
 
 def watched(state: SweepStatus, rows: int) -> tuple[Table, str, str]:
-    """Tabulate runs that train, are excluded or spiked, in at most so many rows, with the summary and a note on the others."""
+    """Tabulate runs that need attention in at most so many rows, with the summary and a note on the others."""
     notable = (*state.running, *state.left_out, *(run for run in state.runs if run.spiked))
     shown = tuple({run.run_id: run for run in notable}.values())
     for count in range(min(len(shown), rows), -1, -1):

@@ -61,7 +61,7 @@ def baselines(task: TaskData, text: Callable[[], Iterable[str]] | None = None) -
 
 
 def baseline_predictions(task: TaskData, text: Callable[[], Iterable[str]] | None = None) -> Predictions:
-    """Return the predictions of each baseline on test, for study.scoring.task_metrics.
+    """Return the predictions of each baseline on test.
 
     Word counts default to the docstrings.
     """
@@ -120,7 +120,7 @@ def _regression(task: TaskData, inverse_penalty: float) -> Any:
 def fit_to_labels(task: TaskData, model: Any, features: Any, labels: Any) -> Any:
     """Return a model fitted to labels.
 
-    Of several labels a text a copy for each, a constant where all or no examples have it.
+    Of several labels a text, a copy for each.
     """
     from sklearn.multiclass import OneVsRestClassifier
 
@@ -238,11 +238,11 @@ class Bigrams:
         self.total = self.words.total()
 
     def unigram_nats(self, sentence: str) -> float:
-        """Return the negative log likelihood of a sentence as a bag of words."""
+        """Return a sentence's negative log likelihood as a bag of words."""
         return math.fsum(-math.log(self._word(token)) for token in tokenised(sentence))
 
     def bigram_nats(self, sentence: str) -> float:
-        """Return the negative log likelihood of a sentence, each word given the one before it."""
+        """Return a sentence's negative log likelihood, each word given the one before it."""
         tokens = tokenised(sentence)
         return math.fsum(-math.log(self._pair(*pair)) for pair in zip([_START, *tokens], tokens, strict=False))
 

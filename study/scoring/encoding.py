@@ -65,8 +65,7 @@ def running_text(words: Sequence[str]) -> tuple[str, Ints]:
 def word_of_pieces(offsets: Sequence[tuple[int, int]], text: str, begins: Ints) -> Ints:
     """Return the word of each piece, (N,): that of its first visible character.
 
-    A leading space, and a piece of white space alone, belong to the next word. A piece across several words belongs to the
-    first.
+    White space belongs to the next word, a piece across several words to the first.
     """
     visible = np.append(np.flatnonzero([not character.isspace() for character in text]), len(text) - 1)
     first = np.array([begin for begin, _ in offsets], dtype=np.int64)
@@ -232,7 +231,7 @@ def windows_of_words(lengths: Sequence[int], room: int) -> list[tuple[int, int]]
 
 
 def overlapping_windows(length: int, room: int) -> list[tuple[int, int]]:
-    """Windows of `room` that overlap by half and cover `length`; a single one where it fits."""
+    """Return windows of `room` that overlap by half and cover `length`."""
     step = max(1, room // 2)
     last = max(0, length - room)
     begins = [*range(0, last, step), last]
@@ -240,6 +239,6 @@ def overlapping_windows(length: int, room: int) -> list[tuple[int, int]]:
 
 
 def answer_pieces(offsets: NDArray[np.int64], begin: int, end: int) -> tuple[int, int] | None:
-    """Return the first and last piece that an answer's characters touch; None where none does."""
+    """Return the first and last piece that an answer's characters touch, if any."""
     touched = np.flatnonzero((offsets[:, 1] > begin) & (offsets[:, 0] < end))
     return (int(touched[0]), int(touched[-1])) if len(touched) else None

@@ -85,7 +85,7 @@ class Evaluation:
     _made: dict[tuple[Knobs, int], ScoreJob] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def jobs(self, records: Mapping[str, ScoreRecord]) -> list[ScoreJob]:
-        """Return the scores that can be made now, given the records, including those already made."""
+        """Return the scores that can be made given the records, with those already made."""
         grid = self.requested.grid() if self.trained else [self.requested.knobs]
         seeds = range(self.requested.seeds if self._varies else 1)
         trials = seeds[: trial_seeds(len(seeds))] if len(grid) > 1 else seeds
@@ -98,12 +98,12 @@ class Evaluation:
 
     @property
     def task_key(self) -> tuple[str, str]:
-        """The name and the fingerprint of the task, under which its baselines are kept."""
+        """The name and fingerprint of the task."""
         return self.task.spec.name, self.task.fingerprint
 
     @property
     def counted_text(self) -> str | None:
-        """The data fingerprint of the text in which baselines count words, None without such baselines."""
+        """The data fingerprint of the text in which baselines count words, if they do."""
         return self.run.data_fingerprint if self.task.spec.kind == "minimal_pairs" else None
 
     @property
@@ -150,7 +150,7 @@ class Evaluation:
 
 
 def missing_baselines(sweep: SweepFolder, evaluations: Sequence[Evaluation]) -> list[BaselineJob]:
-    """Return the baselines that are missing for a task, its main metric, or the text of its runs."""
+    """Return the missing baselines of a task, its main metric, or its runs' text."""
     texts: dict[tuple[str, str], set[str | None]] = {}
     for evaluation in evaluations:
         texts.setdefault(evaluation.task_key, set()).add(evaluation.counted_text)
@@ -186,7 +186,7 @@ def scores_there(evaluations: Sequence[Evaluation]) -> dict[str, ScoreRecord]:
 
 
 def wanted(evaluations: Sequence[Evaluation], records: Mapping[str, ScoreRecord], running: Collection[str]) -> list[ScoreJob]:
-    """Return the scores to make next, neither done nor running, the most expensive first."""
+    """Return the scores to make next, the most expensive first."""
     jobs = {job.key: (job, evaluation) for evaluation in evaluations for job in evaluation.jobs(records)}
     missing = [(job, evaluation) for key, (job, evaluation) in jobs.items() if key not in records and key not in running]
     return [job for job, evaluation in sorted(missing, key=lambda pair: -cost(pair[1], pair[0]))]
@@ -195,8 +195,7 @@ def wanted(evaluations: Sequence[Evaluation], records: Mapping[str, ScoreRecord]
 def batches(jobs: Sequence[ScoreJob], free: int) -> list[list[ScoreJob]]:
     """Batches of scores for one process each, in order of the first of each.
 
-    Scores of one run on one task go together, so that the encoder and the inputs are read once, but leave work for every free
-    slot.
+    Scores of one run on one task go together, but leave work for every free slot.
     """
     most = max(1, -(-len(jobs) // free))
     together = grouped(jobs, lambda job: (job.folder.run.path, job.task.requested)).values()
@@ -204,7 +203,7 @@ def batches(jobs: Sequence[ScoreJob], free: int) -> list[list[ScoreJob]]:
 
 
 def cost(evaluation: Evaluation, job: ScoreJob) -> float:
-    """Return the approximate FLOPs of a score, for inputs of the most tokens and sentences of twenty words.
+    """Return the approximate FLOPs of a score.
 
     Only its order matters.
     """

@@ -38,7 +38,7 @@ LICENCE = "other"
 
 @dataclass(frozen=True)
 class Exported:
-    """A folder of an export, its class of transformers, its parameters, and in what it differs from the run."""
+    """A folder of an export, its class of transformers, its parameters, and what differs from the run."""
 
     folder: Path
     class_name: str
@@ -53,7 +53,7 @@ def export(run: Pretrained, folder: Path) -> list[Exported]:
 
     `model_max_length` is the sequence length of pre-training, even with more positions: those are untrained. An encoder without
     a trained MLM head is written without one. Raises InputError where the folder is not empty, no class of transformers
-    computes the same, or weights or text of the run are gone.
+    computes the same, or weights or text are gone.
     """
     _check_empty(folder)
     architecture, state = run.config.architecture, run.state()
@@ -154,7 +154,7 @@ def _json(values: dict[str, Any]) -> bytes:
 def model_card(record: RunRecord, scored: list[ScoreRecord], class_name: str) -> str:
     """Markdown that says what the encoder is, how it was trained, on what, and how well it does.
 
-    Paths are cut to their last part: a card is for others. Only the scores of this run at their chosen knobs are listed.
+    Paths are cut to their last part. Only the scores of this run at their chosen knobs are listed.
     """
     detects = record.config.recipe.detects_replaced
     task, kind = ("feature-extraction", "electra") if detects else ("fill-mask", "bert")

@@ -108,7 +108,7 @@ SUFFIXES = (".npy", ".parquet")
 def read_texts(path: Path) -> list[str]:
     """Return the texts of a file, one in each line, some of them empty.
 
-    Raises InputError where it cannot be read or all are.
+    Raises InputError if unreadable or empty.
     """
     try:
         with opened_text(path) as file:
@@ -122,7 +122,7 @@ def read_texts(path: Path) -> list[str]:
 
 
 def output_file(texts: Path, output: Path | None) -> Path:
-    """Return the file for the embeddings; raises InputError for an unknown suffix or an unwritable file."""
+    """Return the file for the embeddings; raises InputError if unknown or unwritable."""
     path = output or texts.with_suffix(".npy")
     if path.suffix not in SUFFIXES:
         raise InputError.at("--into", f"{str(path)!r} is neither {' nor '.join(SUFFIXES)}; end the name in one of them")

@@ -75,13 +75,13 @@ class FineTuning(pl.LightningModule):
         return self.trainer.global_step
 
     def rows_at(self, step: int) -> tuple[str, NDArray[np.int64]]:
-        """Return the split of a step, from 0, and its inputs."""
+        """Return the split of a step, and its inputs."""
         if self.taught_order is not None and step < self.taught_steps:
             return UNLABELLED, self.taught_order.at(step)
         return "train", self.order.at(step - self.taught_steps)
 
     def flops_to(self, steps: int) -> float:
-        """`train_flops` of the encoder in the first steps, without padding; those of a frozen one are forward passes."""
+        """`train_flops` of the encoder in the first steps, without padding; forward passes alone if frozen."""
         drawn = [self.rows_at(step) for step in range(steps)]
         rows = {split: [each for of, each in drawn if of == split] for split in ("train", UNLABELLED)}
         lengths = [self.data.splits[split].tokens.lengths[np.concatenate(each)] for split, each in rows.items() if each]
@@ -96,7 +96,7 @@ class FineTuning(pl.LightningModule):
         return logits
 
     def training_step(self, batch: TaskBatch, batch_idx: int) -> Tensor:
-        """Return the loss of one step; `batch_idx` does not matter, the optimiser step does."""
+        """Return the loss of one step."""
         del batch_idx
         seed_dropout(self.device, stream_seed(Stream.TASK_DROPOUT, self.config.seed, self.steps_done))
         split, rows = self.rows_at(self.steps_done)
@@ -120,7 +120,7 @@ class FineTuning(pl.LightningModule):
         return F.cross_entropy(logits, batch.labels)
 
     def taught_loss(self, logits_BxC: Tensor, batch: TaskBatch) -> Tensor:
-        """Return the mean loss against what the teacher says of these texts."""
+        """Return the mean loss against the teacher's outputs."""
         assert self.taught_NxC is not None
         spec, taught_BxC = self.data.task.spec, self.taught_NxC.to(logits_BxC.device)[batch.rows]
         if spec.multi_label:
@@ -138,7 +138,7 @@ class FineTuning(pl.LightningModule):
         self.log_due_row()
 
     def log_due_row(self) -> None:
-        """Log the row of this step where it is due."""
+        """Log the row of this step if due."""
         if self.steps_done % self.log_every_steps or self.steps_done <= self._row_step:
             return
         self._row_step = self.steps_done
@@ -164,7 +164,7 @@ class FineTuning(pl.LightningModule):
             multiply_in_int8(encoder)
 
     def on_validation_end(self) -> None:
-        """Go on with the weights as they were before they were rounded."""
+        """Restore the weights from before they were rounded."""
         if self.in_int8:
             multiply_in_fp32(self.model.encoder)
             self.model.encoder.load_state_dict(self._exact)
@@ -174,7 +174,7 @@ class FineTuning(pl.LightningModule):
         self._logits += split_logits(self(batch), batch, self.data.splits["dev"])
 
     def on_validation_epoch_end(self) -> None:
-        """Score dev, keep the weights if they are the best, and stop once patience is exhausted."""
+        """Score dev, keep the best weights, and stop once patience is exhausted."""
         scores = measure(self.data.task, "dev", self._predictions("dev", self.in_order("dev", self._logits)))
         epoch, dev = self.steps_done // self.steps_per_epoch, scores[self.config.metric]
         self.validated_step = self.steps_done
@@ -187,12 +187,12 @@ class FineTuning(pl.LightningModule):
         self._resumed = time.perf_counter()
 
     def predict_test(self, precision: Precision) -> list[Any]:
-        """Return the predictions for test with the weights of the best epoch, which the module keeps."""
+        """Return the predictions for test with the weights of the best epoch."""
         return self._predictions("test", self.logits_of("test", precision))
 
     @torch.inference_mode()
     def logits_of(self, split: str, precision: Precision) -> Logits:
-        """Return the logits for a split with the weights of the best epoch, in the order of its inputs."""
+        """Return the logits for a split with the weights of the best epoch, in order."""
         self.model.load_state_dict(self.best["weights"])
         if self.in_int8:
             multiply_in_int8(self.model.encoder)
@@ -206,7 +206,7 @@ class FineTuning(pl.LightningModule):
         return self.in_order(split, logits)
 
     def in_order(self, split: str, collected: Logits) -> Logits:
-        """Logits of evaluation batches in the order of the inputs; raises FloatingPointError where one is not finite."""
+        """Return logits in the order of the inputs; raises FloatingPointError where one is not finite."""
         order = np.concatenate(evaluation_batches(self.data.splits[split].tokens.lengths))
         logits: Logits = [np.empty(0)] * len(order)
         for place, of_input in zip(order, collected, strict=True):

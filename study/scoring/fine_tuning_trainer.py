@@ -89,8 +89,8 @@ class FineTuned:
 def fine_tune(scoring: ScoreAttempt, data: TaskInputs) -> FineTuned:
     """Fine-tune from the checkpoint or the start to the last epoch or the early stop, and predict test.
 
-    Raises InputError if the checkpoints are a link, Preempted on an order to stop, after saving, and FloatingPointError where a
-    loss or a logit is not finite.
+    Raises InputError if the checkpoints are a link, Preempted after saving, and FloatingPointError for a loss or logit that is
+    not finite.
     """
     scoring.folder.refuse_linked_checkpoints()
     taught = None if scoring.config.knobs.teacher is None else _taught(scoring, data.task)
@@ -175,7 +175,7 @@ def _trained(scoring: ScoreAttempt, data: TaskInputs, taught_NxC: Tensor | None)
 
 
 def task_model(config: ScoreConfig, run: Pretrained, data: TaskInputs) -> TaskModel:
-    """Return the model of a score: the run's encoder, or one with random weights, under a new head."""
+    """Return the run's encoder, or one with random weights, under a new head."""
     kind, outputs = head_of(data.task)
     architecture, dropout = run.config.architecture, config.knobs.dropout
     model = TaskModel(architecture, len(data.pieces), kind, outputs, dropout, config.seed)

@@ -37,7 +37,7 @@ Facts = dict[str, Any]
 def make_baselines(planned: PlannedTask, run: RunFolder, sweep: SweepFolder, threads: int) -> None:
     """Make and file the baselines of a task, beside other metrics of the same examples and text.
 
-    Raises InputError where the examples, or the text in which words are counted, have changed.
+    Raises InputError where the examples or the text have changed.
     """
     prepare_process(threads)
     task, encoder = planned.read(), pretrained(run.path)
@@ -61,9 +61,8 @@ def score(
 ) -> Ending:
     """Make a score and file its record; returns how it ended.
 
-    A score with a record is not made again, a partial fine-tuning resumes. Every failure, also to read the task or the encoder,
-    ends in a record with the reason. PREEMPTED leaves none: the score was ordered to stop, another process makes it, or a later
-    attempt has taken it over.
+    A score with a record is not made again, a partial fine-tuning resumes. Every failure ends in a record with the reason.
+    PREEMPTED leaves none: the score was stopped, or another process owns it.
     """
 
     def begin() -> Ending | None:

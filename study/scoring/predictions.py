@@ -67,7 +67,7 @@ def predictions(task: TaskData, split: str, inputs: Inputs, logits: Logits) -> l
 
 
 def test_facts(task: TaskData, predictions: Sequence[Any]) -> dict[str, Any]:
-    """A record's results on test: every metric, and the bootstrap over examples of the main one."""
+    """Return a record's results on test: every metric, and the bootstrap of the main one."""
     sure = interval(task, "test", predictions)
     return {
         "test_scores": measure(task, "test", predictions),
@@ -77,7 +77,7 @@ def test_facts(task: TaskData, predictions: Sequence[Any]) -> dict[str, Any]:
 
 
 def standardised(labels: Tensor, mean: float, deviation: float) -> Tensor:
-    """Numbers as a regression learns them; correlations do not depend on mean and deviation."""
+    """Return numbers as a regression learns them."""
     return (labels.float() - mean) / deviation
 
 
@@ -95,7 +95,7 @@ MOST_ANSWER = 30
 def best_span(start_S: NDArray[np.float64], end_S: NDArray[np.float64], begin: int, end: int) -> tuple[float, int, int]:
     """Return the span within [begin, end) with the highest sum of start and end logits, with that sum.
 
-    Every span of at most MOST_ANSWER pieces is considered, which an n-best list of starts and ends can miss.
+    Every span of at most MOST_ANSWER pieces is considered.
     """
     best = (-np.inf, begin, begin)
     for more in range(min(MOST_ANSWER, end - begin)):
@@ -109,7 +109,7 @@ def best_span(start_S: NDArray[np.float64], end_S: NDArray[np.float64], begin: i
 def answers(
     examples: Sequence[SpanExample], inputs: Inputs, logits: Sequence[NDArray[np.float64]], unanswerable: bool = False
 ) -> list[str]:
-    """Return the answer to each question: the text of the best span over all windows; `logits` are (S, 2) for each input.
+    """Return the text of the best span over all windows for each question; `logits` are (S, 2) for each input.
 
     With `unanswerable` a question has none, an empty text, where the span of [CLS] alone outdoes the best in every window, as
     in BERT's and transformers' code for SQuAD 2.0 with a threshold of zero.

@@ -39,7 +39,7 @@ class Pretrained:
 
     @cached_property
     def prepared(self) -> PreparedData:
-        """The run's data with its tokeniser; raises InputError where the text has changed since the training."""
+        """The run's data with its tokeniser; raises InputError where the text has changed."""
         prepared = prepare(self.config.data, progress=True)
         if prepared.fingerprint != self.data_fingerprint:
             corpus = self.config.data.corpus
@@ -64,7 +64,7 @@ class Pretrained:
 
     @property
     def random_id(self) -> str:
-        """The fingerprint of architecture and data, which runs share that are equal before training."""
+        """The fingerprint of architecture and data, which equal untrained runs share."""
         return fingerprint_of([self.config.to_dict()["architecture"], self.data_fingerprint])
 
     @cached_property
@@ -91,13 +91,13 @@ class Pretrained:
         return self.config.recipe.weights == "int8"
 
     def state(self) -> dict[str, Tensor]:
-        """Return the weights in fp32; raises InputError where the file is missing or damaged."""
+        """Return the weights in fp32; raises InputError."""
         from study.model.stored_weights import trained_weights
 
         return trained_weights(self.folder)
 
     def masked_language_model(self, seed: int | None = None) -> MaskedLanguageModel:
-        """Return the model with its weights, multiplied as they are stored, or with random ones by a seed."""
+        """Return the model with its stored weights, or with random ones by a seed."""
         from study.model.masked_language_model import MaskedLanguageModel
         from study.model.stored_weights import multiply_in_int8
 
@@ -122,5 +122,5 @@ def train_text(run: Pretrained) -> Iterator[str]:
 
 @lru_cache(maxsize=2)
 def pretrained(path: Path) -> Pretrained:
-    """Return the run in a folder, cached while a worker scores it on several tasks."""
+    """Return the run in a folder, cached."""
     return Pretrained(RunFolder(path))

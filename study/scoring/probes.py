@@ -32,7 +32,7 @@ ITERATIONS = 200
 
 
 def probe(scoring: ScoreAttempt, data: TaskInputs) -> dict[str, Any]:
-    """Fit a probe on every layer and pooling, and on the last four together, and report test for the best on dev."""
+    """Fit a probe on every layer and pooling, and on the last layers together, and report test for the best on dev."""
     started, config = time.perf_counter(), scoring.config
     model = task_model(config, scoring.run, data).to(torch.device(scoring.execution.device))
     if scoring.in_int8:

@@ -59,7 +59,7 @@ def score_pairs(scoring: ScoreAttempt, task: TaskData) -> dict[str, Any]:
 
 
 class PseudoLikelihood:
-    """Scores sentences; equal masked inputs are encoded once, and only the masked position enters the head."""
+    """Scores sentences; equal masked inputs are encoded once."""
 
     def __init__(self, model: MaskedLanguageModel, run: Pretrained, precision: Precision, max_length: int | None) -> None:
         self.model, self.run, self.precision = model, run, precision
@@ -121,7 +121,7 @@ class MaskedInputs:
 
 
 def words_of(text: str, encoding: Encoding) -> NDArray[np.int64]:
-    """Return the word of each piece: as the tokeniser splits, and at white space where it does not."""
+    """Return the word of each piece, by the tokeniser or at white space."""
     if not encoding.ids:
         return np.zeros(0, dtype=np.int64)
     own, spaced = np.array(encoding.word_ids, dtype=np.int64), spaced_words(encoding.offsets, text)

@@ -29,8 +29,7 @@ _BASELINES = {"majority": "majority", "bag_of_words": "words"}
 class Measured:
     """A mean over the seeds of fine-tuning with its 95% interval over seeds and examples.
 
-    The variance between seeds is pooled over the encoders of a task; where none has two seeds the interval is over the examples
-    alone, by the bootstrap.
+    The variance between seeds is pooled over the encoders of a task; without two seeds the interval is over the examples alone.
     """
 
     score: float

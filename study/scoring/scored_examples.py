@@ -23,7 +23,7 @@ from study.tasks.task_spec import Kind
 
 @lru_cache(maxsize=16)
 def loaded_task(name: str, data: Path | None) -> TaskData:
-    """Return a task with its examples, cached for the next score of this process."""
+    """Return a task with its examples, cached."""
     return load_task(name, data)
 
 
@@ -91,7 +91,7 @@ class LostText(NamedTuple):
 
 
 def lost_share(tokenizer: Tokenizer, examples: Sequence[Example]) -> float:
-    """Return the share of the non-space characters of examples that a tokeniser loses; of many examples, by some of them."""
+    """Return the share of examples' non-space characters that a tokeniser loses, estimated from some of many."""
     of_each = [texts_of(example) for example in examples]
     characters = sum(len(text) for texts in of_each for text in texts)
     every = max(1, -(-characters // LOOKED_AT_CHARACTERS))
@@ -107,10 +107,7 @@ def lost_text(tokenizer: Tokenizer, task: TaskData) -> LostText:
 
 
 def lost_notes(tokenizers: Mapping[str, Tokenizer], tasks: Iterable[TaskData]) -> Iterator[str]:
-    """Yield a warning for each task of which a tokeniser loses more than MOST_UNKNOWN.
-
-    Of several, with the tokeniser's name.
-    """
+    """Yield a warning for each task of which a tokeniser loses more than MOST_UNKNOWN."""
     for task in tasks:
         for name, tokenizer in tokenizers.items():
             lost = lost_text(tokenizer, task)

@@ -54,7 +54,7 @@ class Scored:
 def target(path: Path) -> Target:
     """Return the run in a folder, or the runs that a sweep's answer uses: with tuning, those of each cell's best knobs.
 
-    Raises InputError where the folder is neither, or has no completed run.
+    Raises InputError without a completed run.
     """
     run = RunFolder(path.resolve())
     if run.is_run:
@@ -81,7 +81,7 @@ def target(path: Path) -> Target:
 def single_run(path: Path) -> Pretrained:
     """Return the run in a folder, or the only run that a sweep's answer uses.
 
-    Raises InputError as `target` does, and where the run's weights are gone.
+    Raises InputError as `target` does, and without weights.
     """
     runs = target(path).runs
     if len(runs) > 1:
@@ -104,7 +104,7 @@ def require_weights(runs: Iterable[RunFolder]) -> None:
 
 
 def require_texts(runs: Iterable[Pretrained]) -> None:
-    """Prepare the text of each run, with progress; raise InputError with everything that is wrong with it.
+    """Prepare the text of each run; raise InputError with every problem.
 
     The tokenisers are trained on it, and baselines count words in it.
     """
@@ -112,7 +112,7 @@ def require_texts(runs: Iterable[Pretrained]) -> None:
 
 
 def label_runs(requested: Target) -> dict[str, str]:
-    """Return a label for each run by id: shape, variant, tokens and seed where they differ; the id where labels collide."""
+    """Return a label for each run by id: shape, variant, tokens and seed where they differ, else the id."""
     configs = {run.run_id: run.config for run in requested.runs}
     knobs = requested.sweep.distinguishing_knobs()
     several_budgets = len({config.tokens for config in configs.values()}) > 1
@@ -131,7 +131,7 @@ def label_runs(requested: Target) -> dict[str, str]:
 def runs_in_answer(sweep: SweepFolder) -> list[RunFolder]:
     """Return the runs that a sweep's answer uses: at every seed those with the knobs that their cell chose.
 
-    Excluded runs, and runs of cells that the last launch lacks, are left out; without tuning all others are in.
+    Excluded runs, and runs of cells that the last launch lacks, are left out.
     """
     tuned, planned, requested = sweep.tuned(), sweep.cells(), sweep.trial_seeds()
     cells = grouped(sweep.records(), lambda record: cell_of(record.config, tuned, record.data_fingerprint))
@@ -153,7 +153,7 @@ def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...], requested: 
 
 
 def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
-    """Every requested task by its requested name; raises InputError with everything that is wrong with them."""
+    """Return the requested tasks by name; raises InputError with every problem."""
     data, names = downstream.data_folder, downstream.tasks
 
     def loaded(number: int) -> TaskData:
@@ -179,7 +179,7 @@ def _check_teaching(tasks: Mapping[str, TaskData], teacher: Path) -> None:
 
 
 def check_tasks(downstream: Downstream, planned: Callable[[], Iterable[RunConfig]]) -> None:
-    """Raise InputError where tasks cannot be loaded, or read an MLM head that the planned runs will not have."""
+    """Raise InputError where tasks cannot be loaded, or need an MLM head that the planned runs lack."""
     pairs = [name for name, task in load_tasks(downstream).items() if task.spec.kind == "minimal_pairs"]
     if pairs and any(run.recipe.detects_replaced for run in planned()):
         without = "reads the MLM head, which runs of objective rtd lack"
@@ -187,7 +187,7 @@ def check_tasks(downstream: Downstream, planned: Callable[[], Iterable[RunConfig
 
 
 def evaluations_of(requested: Target, downstream: Downstream) -> list[Evaluation]:
-    """Every run on every requested task; raises InputError with everything that is wrong with the request."""
+    """Return every run on every requested task; raises InputError with every problem."""
     lengths = [partial(run.max_length, downstream.knobs.max_length) for run in requested.runs]
     evaluations = all_evaluations(
         requested.runs, requested.sweep.name, check_all(partial(load_tasks, downstream), *lengths), downstream

@@ -31,8 +31,7 @@ from study.training.execution import Execution
 class ScoreAttempt:
     """The run to score, the score's folder, the execution, the checkpoint to resume from, and what may stop it.
 
-    `check` is called before every write and raises where another process owns the score; `watchdog` requires that a training
-    takes steps.
+    `check` is called before every write and raises where another process owns the score; `watchdog` requires steps.
     """
 
     config: ScoreConfig
@@ -122,7 +121,7 @@ class TrainingOrder:
         return -(-len(self.lengths) // self.batch)
 
     def at(self, step: int) -> NDArray[np.int64]:
-        """Return the inputs of step `step`, from 0."""
+        """Return the inputs of a step."""
         epoch, place = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             self._epoch, self._batches = epoch, self._of(epoch)
@@ -140,7 +139,7 @@ class TrainingOrder:
 
 
 def evaluation_batches(lengths: NDArray[np.int64], tokens: int = EVALUATION_TOKENS) -> list[NDArray[np.int64]]:
-    """All inputs by length, the longest first, in batches of about as many tokens, padding included."""
+    """Return all inputs by length, the longest first, in batches of about `tokens`, padding included."""
     order = np.argsort(-lengths, kind="stable")
     batches, begin = [], 0
     while begin < len(order):
@@ -205,7 +204,7 @@ _MOST_KEPT = 4
 
 
 def task_inputs(task: TaskData, run: Pretrained, knobs: Knobs) -> TaskInputs:
-    """Return the splits of a task as tokens of a run's tokeniser, cached for the next score of this process.
+    """Return the splits of a task as tokens of a run's tokeniser, cached.
 
     Raises InputError where the encoder has too few positions.
     """

@@ -45,7 +45,7 @@ class Parts:
 def measure(task: TaskData, split: str, predictions: Sequence[Any]) -> dict[str, float]:
     """Every metric of the task on a split, in the task's order; 0 where one is undefined.
 
-    Raises ValueError where there is not one prediction for each example, or one class for each word.
+    Raises ValueError for another number of predictions.
     """
     examples = task.splits[split]
     if len(predictions) != len(examples):
@@ -65,8 +65,7 @@ def by_paradigm(examples: Sequence[Example], predictions: Sequence[float]) -> di
 def answer_scores(example: SpanExample, prediction: str) -> tuple[float, float]:
     """Exact match and F1 of an answer against the best gold one, after SQuAD's normalisation.
 
-    A question without an answer wants an empty one. F1 is that of the bags of words. Equal to torchmetrics' `squad`, in a tenth
-    of its time and in double precision.
+    A question without an answer wants an empty one. F1 is that of the bags of words. Equal to torchmetrics' `squad`.
     """
     own = normalised(prediction)
     gold = [normalised(answer) for answer in example.answers or ("",)]
@@ -74,7 +73,7 @@ def answer_scores(example: SpanExample, prediction: str) -> tuple[float, float]:
 
 
 def normalised(answer: str) -> list[str]:
-    """Return the words of an answer in lower case, without punctuation and articles (Rajpurkar et al. 2016)."""
+    """Return an answer's words in lower case, without punctuation and articles (Rajpurkar et al. 2016)."""
     kept = "".join(character for character in answer.lower() if character not in string.punctuation)
     return [word for word in kept.split() if word not in ("a", "an", "the")]
 

@@ -96,7 +96,7 @@ class Solved:
 
 
 def named_shape(shape: Architecture) -> str | None:
-    """Return the named model of the same kind, depth, width, heads and ffn, BERT's own first; None without one."""
+    """Return the named model of the same kind and sizes, BERT's own first, if any."""
     return _named_by_sizes().get((kind_words(shape), *shape.sizes))
 
 

@@ -54,7 +54,7 @@ def path_of_split(pattern: Path, split: str) -> Path:
 
 
 def split_file(pattern: Path, split: str) -> Path | None:
-    """Return the file of a split, trying known suffixes if the pattern has none; None if missing."""
+    """Return the file of a split, by default with a known suffix; None if missing."""
     path = path_of_split(pattern, split)
     candidates = [path] if path.name.lower().endswith(SUFFIXES) else [path.with_name(path.name + suffix) for suffix in SUFFIXES]
     return next((candidate for candidate in candidates if candidate.is_file()), None)
@@ -76,7 +76,7 @@ def splits_there(pattern: Path) -> list[str]:
 def read_table(path: Path, wanted: Sequence[str]) -> ExampleTable:
     """Read the wanted columns of a file; a dotted name is a nested field.
 
-    Raises InputError if the content does not match the suffix, is empty, or lacks a column.
+    Raises InputError for other or no content, or a missing column.
     """
     try:
         match Path(path.stem).suffix.lower() if path.suffix.lower() in COMPRESSIONS else path.suffix.lower():
@@ -258,9 +258,9 @@ def _filled(rows: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def read_hub_split(source: TaskSource, split: str, remedy: str) -> ExampleTable:
-    """Load one split of a hub dataset, concatenating all configurations if `config` is `*`; runs none of its code.
+    """Load one split of a hub dataset, of all configurations if `config` is `*`; runs none of its code.
 
-    Raises InputError with the remedy if it cannot be loaded, or if it lacks the split.
+    Raises InputError with the remedy.
     """
     from datasets import concatenate_datasets, disable_progress_bars, get_dataset_config_names, load_dataset
 

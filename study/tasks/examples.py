@@ -34,7 +34,7 @@ class TokensExample:
 
 @dataclass(frozen=True, slots=True)
 class SpanExample:
-    """A question, its context, and the answers with their character offsets, none if the context does not answer it."""
+    """A question, its context, and the answers with their character offsets, if any."""
 
     row: int
     context: str
@@ -57,7 +57,7 @@ Example = TextExample | TokensExample | SpanExample | MinimalPair
 
 
 def texts_among(examples: Sequence[Example]) -> list[TextExample]:
-    """Return the examples of a task of texts, none of another kind's."""
+    """Return the examples that are texts."""
     return [example for example in examples if isinstance(example, TextExample)]
 
 

@@ -38,8 +38,8 @@ _GIVEN = "with --data, in a sweep file as downstream.data"
 def load_task(name: str, data: Path | None = None, place: str = "task") -> TaskData:
     """Read and check all splits of a built-in task or a task YAML.
 
-    Sources are tried in the task's order; files are looked for in `data`, then beside the YAML.
-    Raises InputError with file, row and remedy for unusable data, or at `place` if the task is unknown.
+    Sources are tried in the task's order; files are looked for in `data`, then beside the YAML. Raises InputError with file and
+    row for unusable data, or at `place` for an unknown task.
     """
     spec, folder = read_spec(name, place)
     if data is not None and not data.is_dir():

@@ -190,9 +190,9 @@ def _whole_number(name: str) -> int | None:
 def several(value: object) -> list[Any]:
     """Return a list as is; of text, the list it spells, or its words.
 
-    pandas writes a list into a delimited file as `['New', 'Town']`, a tuple as `('New', 'Town')` and an array as
-    `['New' 'Town']`; JSON is `["New", "Town"]`. Raises RowError if text begins as such a list but does not end as one, and for
-    lists in quotes or in a call, such as `array(['New'])` and `c("New")`.
+    pandas writes a list into a delimited file as `['New', 'Town']`, a tuple as `('New', 'Town')` and an array as `['New'
+    'Town']`; JSON is `["New", "Town"]`. Raises RowError for text that begins as such a list only, and for lists in quotes or in
+    a call, such as `c("New")`.
     """
     if isinstance(value, list | tuple):
         return list(value)
@@ -216,7 +216,7 @@ def _not_a_list(value: str) -> RowError:
 def several_labels(value: object) -> list[Any]:
     """Read the labels of words like `several`, and also text such as `[0, 3]` or `[0 3]`.
 
-    Raises RowError for any other text in brackets, such as `[B-LOC, I-LOC]`, which no labels are written in.
+    Raises RowError for other text in brackets, such as `[B-LOC, I-LOC]`.
     """
     if isinstance(value, str) and _WHOLE_NUMBERS.fullmatch(value.strip()):
         return re.findall(r"-?\d+", value)

@@ -199,7 +199,7 @@ def known_tasks() -> list[str]:
 def read_spec(name: str, place: str = "task") -> tuple[TaskSpec, Path | None]:
     """Read a built-in task by name, or a YAML file, and return it with that file's folder.
 
-    Raises InputError with the nearest known name, at `place`, or with every problem of the file.
+    Raises InputError at `place`, or with every problem of the file.
     """
     path = path_from(name, place)
     if path.suffix in (".yaml", ".yml"):
@@ -212,7 +212,7 @@ def read_spec(name: str, place: str = "task") -> tuple[TaskSpec, Path | None]:
 def label_name(value: object) -> str:
     """Return a label's name, the same for every format: stripped text, empty if missing.
 
-    Whole numbers lose `.0`, and true and false become lower case, also in text, since delimited files hold only text.
+    Whole numbers lose `.0`, and true and false become lower case, also in text.
     """
     if value is None or value != value:
         return ""

@@ -1,1 +1,1 @@
-"""W&B: mirroring of our runs, and import of others' runs. It reads what runs wrote, and no run waits for it."""
+"""W&B: mirroring of our runs, and import of others' runs. Reads what runs wrote; no run waits for it."""

@@ -34,7 +34,7 @@ class CodeState(Strict):
 
 
 def note_code(folder: SweepFolder) -> None:
-    """Note the code of a launch that begins now; nothing outside a repository, without git, or with WANDB_DISABLE_GIT."""
+    """Note the code of a launch; nothing without a repository or git, or with WANDB_DISABLE_GIT."""
     if os.environ.get("WANDB_DISABLE_GIT", "false").lower() not in ("false", "0") or (current := _here()) is None:
         return
     before = _noted(folder)
@@ -44,7 +44,7 @@ def note_code(folder: SweepFolder) -> None:
 
 
 def code_of(folder: SweepFolder, started_at: str | None) -> CodeState | None:
-    """Return the code of what a launch started at a time, by default of the last launch; None if unknown."""
+    """Return the code of what a launch started at a time, by default of the last, if known."""
     known = [entry for entry in _noted(folder) if started_at is None or entry.since <= started_at]
     return known[-1] if known else None
 

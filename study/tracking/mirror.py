@@ -87,7 +87,7 @@ def mirror_sweep(
     progress: Callable[[int, int], None] | None = None,
     weights: bool = False,
 ) -> SyncReport:
-    """Mirror a sweep's runs once, or until `stop` is set and everything written by then is mirrored, and then its answer.
+    """Mirror a sweep's runs once, or until `stop` is set, and then its answer.
 
     In the last or only pass, `progress` receives the numbers of finished and of all runs. `weights` adds those of completed
     runs as artifacts. Ends this process's wandb session, including the caller's runs. Raises InputError if another mirror

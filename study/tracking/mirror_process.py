@@ -48,7 +48,7 @@ class MirrorProcess:
             logger.warning("the W&B mirror could not start; `study sync` mirrors the runs later: %s", error)
 
     def stop(self, timeout_seconds: float) -> list[str]:
-        """Stop the mirror, kill it after `timeout_seconds`, and return what it left behind (study.tracking.mirror_state)."""
+        """Stop the mirror, kill it after `timeout_seconds`, and return what it left behind."""
         if _switched_off():
             return []
         if self._process is not None:
@@ -75,7 +75,7 @@ def _switched_off() -> bool:
 
 
 def main() -> None:
-    """Follow the sweep folder in the argument until standard input closes or receives anything."""
+    """Follow the sweep folder in the argument until standard input closes or receives."""
     from study.tracking.mirror import mirror_sweep
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

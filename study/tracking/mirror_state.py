@@ -54,7 +54,7 @@ class Mirrored(InWandb):
     weights: bool = False
 
     def covers(self, run: RunFolder, mode: Tracked, scores: Scores, weights: bool = False) -> bool:
-        """Whether W&B holds all that the run wrote, with these scores, and its weights if asked for.
+        """Whether W&B holds all that the run wrote, these scores, and requested weights.
 
         Online covers offline, not the reverse.
         """
@@ -85,7 +85,7 @@ def state_file(folder: SweepFolder, name: str) -> Path:
 
 
 def read_state(folder: SweepFolder, name: str, kind: type[StateT]) -> StateT | None:
-    """Return what W&B holds of a run or the answer; None if unknown, or its offline folder is gone."""
+    """Return what W&B holds of a run or the answer, if known and there."""
     file = state_file(folder, name)
     if (content := content_of(file)) is None:
         return None
@@ -98,12 +98,12 @@ def read_state(folder: SweepFolder, name: str, kind: type[StateT]) -> StateT | N
 
 
 def own_files(files: Iterable[Path], folder: Path) -> list[Path]:
-    """Return the files that are there, without those to which links lead out of a folder."""
+    """Return the files without links out of a folder."""
     return [file for file in files if is_there(file) and stays_in(file, folder)]
 
 
 def has_weights(run: RunFolder) -> bool:
-    """Whether a run has weights of its own, not a link that leads out of its folder."""
+    """Whether a run has weights of its own."""
     return bool(own_files([run.weights_file], run.path))
 
 
@@ -114,7 +114,7 @@ def images(folder: SweepFolder) -> list[Path]:
 
 
 def answer_files(folder: SweepFolder) -> list[Path]:
-    """Return the files of an answer, without those to which links lead out of the sweep's folder."""
+    """Return the files of an answer, without links out of the sweep's folder."""
     tables = (folder.ledger_file, folder.scores_file)
     files = [folder.answer_file, folder.sweep_file, *tables, *(file.with_suffix(".csv") for file in tables)]
     files += [file for part in (folder.figures, folder.fits) if is_there(part) for file in files_below(part)]
@@ -122,7 +122,7 @@ def answer_files(folder: SweepFolder) -> list[Path]:
 
 
 def answer_sha256(folder: SweepFolder) -> str | None:
-    """Return the SHA-256 of a sweep's answer and its images; None without an answer."""
+    """Return the SHA-256 of a sweep's answer and its images, if any."""
     if not stays_in(folder.answer_file, folder.path) or (text := content_of(folder.answer_file)) is None:
         return None
     digest = hashlib.sha256(text)
@@ -132,7 +132,7 @@ def answer_sha256(folder: SweepFolder) -> str | None:
 
 
 def answer_is_held(folder: SweepFolder, mode: Tracked) -> bool:
-    """Whether W&B holds the answer as it is now, or there is none."""
+    """Whether W&B holds the answer, if any."""
     if (sha256 := answer_sha256(folder)) is None:
         return True
     state = read_state(folder, ANSWER, MirroredAnswer)
@@ -140,7 +140,7 @@ def answer_is_held(folder: SweepFolder, mode: Tracked) -> bool:
 
 
 def left_behind(folder: SweepFolder) -> list[str]:
-    """Return the ids of runs that W&B does not hold completely, and ANSWER if it lacks the answer."""
+    """Return the ids of runs, and ANSWER, that W&B does not hold completely."""
     try:
         scores = scores_by_run(folder)
     except UNREADABLE:
@@ -177,18 +177,18 @@ VIEWS = "views"
 
 
 def read_views(folder: SweepFolder) -> Views | None:
-    """Return the workspace and the report of a sweep, None if none were saved; raises InputError if damaged."""
+    """Return a sweep's workspace and report, if saved; raises InputError."""
     return parsed(content_of(file := state_file(folder, VIEWS)), str(file), Views, "remove it to save new ones")
 
 
 def page_of(folder: SweepFolder) -> str | None:
-    """Return the address of a sweep's group on W&B's server; None if nothing of it is there."""
+    """Return the address of a sweep's group on W&B's server, if there."""
     project_url = project_of(folder)
     return None if project_url is None else f"{project_url}/groups/{quote(wandb_group(folder), safe='')}/workspace"
 
 
 def project_of(folder: SweepFolder) -> str | None:
-    """Return the address of the project on W&B's server that holds a sweep; None if nothing of it is there."""
+    """Return the address of a sweep's project on W&B's server, if there."""
     runs = (read_state(folder, run.run_id, Mirrored) for run in folder.runs())
     for state in chain([read_state(folder, ANSWER, MirroredAnswer)], runs):
         if state is not None and state.mode == "online" and state.project_url is not None:

@@ -91,7 +91,7 @@ def tracking_mode() -> Mode:
 
 
 def end_session() -> None:
-    """End wandb's service process, and close the logs of runs that never began; the next W&B run starts another."""
+    """End wandb's service process, and close the logs of runs that never began."""
     try:
         wandb.teardown()
     except ConnectionError as error:
@@ -179,8 +179,7 @@ class _Opened:
 class WandbRun(_Opened):
     """The W&B run of one of our runs, built from the first row.
 
-    Rows go out in batches, less often with more runs `beside` it; wandb itself retries what the server rejects as too much
-    (429).
+    Rows go out in batches, less often with more runs `beside` it.
     """
 
     def __init__(self, folder: SweepFolder, source: RunFolder, mode: Tracked, beside: int = 0) -> None:
@@ -214,7 +213,7 @@ class WandbRun(_Opened):
                 self._run.log(row, step=step, commit=True)
 
     def why_not_whole(self, record: RunRecord | None) -> str | None:
-        """Why the rows are not all that a completed run wrote, None if they are."""
+        """Why the rows are not all that a completed run wrote, if so."""
         if record is None or record.state != "COMPLETED" or self._steps >= record.steps:
             return None
         file, remedy = self._source.metrics_file, "fetch the whole file, then sync again"
