@@ -122,7 +122,7 @@ def read_texts(path: Path) -> list[str]:
 
 
 def output_file(texts: Path, output: Path | None) -> Path:
-    """Return the file for the embeddings; raises InputError if unknown or unwritable."""
+    """Return the file for the embeddings; raises InputError for a bad suffix or folder."""
     path = output or texts.with_suffix(".npy")
     if path.suffix not in SUFFIXES:
         raise InputError.at("--into", f"{str(path)!r} is neither {' nor '.join(SUFFIXES)}; end the name in one of them")
