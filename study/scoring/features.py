@@ -23,9 +23,8 @@ from study.counting.memory import AskedPrecision, Precision
 from study.data.text_readers import opened_text
 from study.model.encoder import Encoder
 from study.model.layers import autocast
-from study.scoring.encoding import Inputs, TaskEncoder
 from study.scoring.pretrained import Pretrained
-from study.scoring.scored_examples import lost_share
+from study.scoring.scored_examples import Inputs, TaskEncoder, lost_share
 from study.scoring.task_inputs import Collator, EvaluatedSplit, TaskBatch
 from study.tasks.examples import TextExample
 from study.training.attempts import Preempted, StopSignal

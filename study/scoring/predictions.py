@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from study.model.heads import HeadKind
-from study.scoring.encoding import Inputs
+from study.scoring.scored_examples import Inputs
 from study.scoring.task_inputs import TaskBatch
 from study.scoring.task_metrics import interval, measure
 from study.tasks.examples import SpanExample, TaskData

@@ -19,10 +19,9 @@ from study.counting.memory import Precision
 from study.data.tokenizing import SpecialTokens
 from study.model.layers import autocast
 from study.model.masked_language_model import MaskedLanguageModel
-from study.scoring.encoding import spaced_words
 from study.scoring.predictions import test_facts
 from study.scoring.pretrained import Pretrained
-from study.scoring.scored_examples import lost_text
+from study.scoring.scored_examples import lost_text, spaced_words
 from study.scoring.task_inputs import ScoreAttempt
 from study.scoring.task_metrics import by_paradigm
 from study.tasks.examples import MinimalPair, TaskData

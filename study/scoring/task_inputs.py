@@ -17,9 +17,8 @@ from torch.utils.data import IterableDataset
 from study.base.randomness import Stream, stream_seed
 from study.config.score_config import Knobs, ScoreConfig
 from study.counting.memory import Precision
-from study.scoring.encoding import Inputs, Ragged, TaskEncoder
 from study.scoring.pretrained import Pretrained
-from study.scoring.scored_examples import lost_text
+from study.scoring.scored_examples import Inputs, Ragged, TaskEncoder, lost_text
 from study.store.score_records import ScoreFolder
 from study.tasks.examples import TaskData
 from study.training.attempts import StopSignal
@@ -58,7 +57,7 @@ EVALUATION_TOKENS = 8192
 
 
 class TaskBatch(NamedTuple):
-    """Inputs of study.model.heads and the `labels` of study.scoring.encoding.
+    """Inputs of study.model.heads and the `labels` of study.scoring.scored_examples.
 
     `attended` is None without padding. `rows` are the inputs by number.
     """

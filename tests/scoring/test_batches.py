@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from study.scoring.encoding import Inputs, Ragged
+from study.scoring.scored_examples import Inputs, Ragged
 from study.scoring.task_inputs import Collator, TrainingOrder, evaluation_batches, padding_share
 
 LENGTHS = np.exp(np.random.default_rng(0).normal(2.4, 0.5, 3001)).round().astype(int).clip(3, 64)

@@ -14,9 +14,8 @@ from tokenizers.trainers import BpeTrainer
 from study.base.errors import InputError
 from study.config.score_config import Knobs
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens, bert_tokenizer
-from study.scoring.encoding import TaskEncoder, overlapping_windows, shorten, windows_of_words
 from study.scoring.predictions import answers, best_span
-from study.scoring.scored_examples import subset
+from study.scoring.scored_examples import TaskEncoder, overlapping_windows, shorten, subset, windows_of_words
 from study.tasks.examples import SpanExample, TaskData, TextExample, TokensExample
 from tests.made_tasks import pairs, tagged, task, texts
 
