@@ -75,8 +75,8 @@ latency: .venv/.installed ## measure the latency table of this machine in fp32 a
 
 reference: .venv/.installed ## write the committed answers and figures anew from their records
 	dirname results/reference/*/sweep.yaml | OMP_NUM_THREADS=1 xargs -P $(WORKERS) -n 1 .venv/bin/study report > /dev/null
-	.venv/bin/python -c 'import sys, pathlib, study.plotting.parameters_against_latency as figure; \
-	  [figure.write(pathlib.Path(table)) for table in sys.argv[1:]]' results/reference/latency/*/table.csv
+	.venv/bin/python -c 'import sys, pathlib, study.plotting.model_figures as figure; \
+	  [figure.write_latency(pathlib.Path(table)) for table in sys.argv[1:]]' results/reference/latency/*/table.csv
 
 reference-check: reference ## write them anew, and fail where they differ from what is committed
 	git diff --exit-code --stat -- results/reference

@@ -283,7 +283,7 @@ def latency(into: Path, as_json: bool, **options: Any) -> None:
 
     from study.base.terminal import say, show
     from study.benching.forward_passes import LatencyOptions, disturbance, latency_summary, measure_into
-    from study.plotting import parameters_against_latency
+    from study.plotting import model_figures
 
     with Progress(
         *Progress.get_default_columns()[:-1], TimeRemainingColumn(), console=Console(stderr=True), transient=True
@@ -295,7 +295,7 @@ def latency(into: Path, as_json: bool, **options: Any) -> None:
             return lambda share: progress.update(task, completed=share, visible=share < 1)
 
         rows, path = measure_into(into, LatencyOptions(**options), begin)
-    parameters_against_latency.write(path)
+    model_figures.write_latency(path)
     if as_json:
         echo(json.dumps({"table": str(path), "rows": rows.to_dict("records")}, indent=1))
     else:

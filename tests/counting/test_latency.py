@@ -28,7 +28,7 @@ from study.benching.forward_passes import (
 from study.cli import commands
 from study.counting.architecture import Architecture
 from study.counting.latency import KEY, TERMS, check_environment, fit_latency, read_table, write_table
-from study.plotting import parameters_against_latency
+from study.plotting import model_figures
 
 TINY = "1x16,2x16"
 
@@ -230,18 +230,18 @@ def test_a_damaged_number_of_a_table_is_told_by_whoever_reads_it_or_adds_to_it(
 
 def test_the_figure_shows_every_case_of_one_precision() -> None:
     modern = synthetic_table(kind="modern")
-    data = parameters_against_latency.frame(pd.concat([synthetic_table(), synthetic_table(threads=1), modern]))
+    data = model_figures.latency_frame(pd.concat([synthetic_table(), synthetic_table(threads=1), modern]))
     assert len(data) == 20, "of BERT's kind where there are such"
-    assert len(parameters_against_latency.frame(modern)) == 20
+    assert len(model_figures.latency_frame(modern)) == 20
     assert set(data["threads"]) == {2}
     assert data["panel"].unique().tolist() == ["1 x 128 tokens", "32 x 128 tokens", "1 x 512 tokens", "32 x 512 tokens"]
-    figure = parameters_against_latency.draw(data)
+    figure = model_figures.draw_latency(data)
     assert len(figure.axes) == 4
     assert "parameters_encoder" in figure.axes[2].get_xlabel()
     names = [text.get_color() for text in figure.axes[0].texts]
     assert names == [line.get_color() for line in figure.axes[0].get_lines()], "of a name between two points"
     with pytest.raises(InputError, match="no times in bf16"):
-        parameters_against_latency.frame(synthetic_table(), "bf16")
+        model_figures.latency_frame(synthetic_table(), "bf16")
 
 
 def test_the_command_measures_writes_and_draws(tmp_path: Path) -> None:
