@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share."""
+"""Options and arguments that several commands share, and what the shell completes for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,12 +24,15 @@ if TYPE_CHECKING:
 
 
 def completing(*sources: str, paths: bool = False) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Tab completion by the named functions of `study.commands.completion`, which nothing else loads."""
+    """Tab completion by names of SOURCES that begin like the end of a list with commas, or by paths, too."""
 
     def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from study.commands import completion
+        from click.shell_completion import CompletionItem
 
-        return completion.complete(context, incomplete, sources, paths)
+        before, comma, begun = incomplete.rpartition(",")
+        names = [name for source in sources for name in SOURCES[source](context) if name.startswith(begun)]
+        ours = [CompletionItem(f"{before}{comma}{name}") for name in names]
+        return [CompletionItem(incomplete, type="file"), *ours] if paths else ours  # bash forgets what comes before a path
 
     return complete
 
@@ -223,3 +226,61 @@ def _folder_meant(path: Path) -> str:
         below = [str(sweep.path) for sweep in sweeps_in(path).values()]
         return f"give one of them, such as {', '.join(below[:MOST_NAMED])}{', …' if len(below) > MOST_NAMED else ''}"
     return "give one under results/"
+
+
+def _models(_context: click.Context) -> list[str]:
+    from study.counting.named_models import catalogue
+
+    return [model.short_name for model in catalogue()]
+
+
+def _laws(_context: click.Context) -> list[str]:
+    from study.laws.catalogue import LAWS
+
+    return [*LAWS]
+
+
+def _tasks(_context: click.Context) -> list[str]:
+    from study.tasks.task_spec import known_tasks
+
+    return known_tasks()
+
+
+def _shipped_sweeps(_context: click.Context) -> list[str]:
+    from study.base.shipped import shipped
+
+    return [*shipped("sweeps")]
+
+
+def _notebooks(_context: click.Context) -> list[str]:
+    from study.base.shipped import shipped
+
+    return [*shipped("analysis", ".py")]
+
+
+def _sweep_folders(context: click.Context) -> list[str]:
+    return sorted(str(file.parent) for file in _results(context).glob("[!.]*/sweep.yaml"))
+
+
+def _runs(context: click.Context) -> Iterator[str]:
+    from study.store.sweep_folder import SweepFolder
+
+    folder = context.params.get("folder")
+    folders = map(Path, _sweep_folders(context)) if folder is None else [folder]
+    yield from dict.fromkeys(run.run_id for path in folders for run in SweepFolder(path).runs())
+
+
+def _results(context: click.Context) -> Path:
+    return Path(context.params.get("results") or "results")
+
+
+SOURCES: Mapping[str, Callable[[click.Context], Iterable[str]]] = {
+    "models": _models,
+    "laws": _laws,
+    "tasks": _tasks,
+    "shipped_sweeps": _shipped_sweeps,
+    "notebooks": _notebooks,
+    "sweep_folders": _sweep_folders,
+    "runs": _runs,
+}
+"""What the shell completes by Tab; the sweeps and runs are those of the results folder, or of the sweep that stands before."""
