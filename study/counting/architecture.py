@@ -139,7 +139,7 @@ class Architecture(Strict):
     )
     @classmethod
     def _none_is_a_word(cls, value: object) -> object:
-        """Accept `none`; for layer_groups it means one group per layer."""
+        """Accept `none`."""
         return None if value == NONE else value
 
     @field_validator("heads")
@@ -153,7 +153,7 @@ class Architecture(Strict):
     @field_validator("embedding_width", "layer_groups")
     @classmethod
     def _same_as_none(cls, value: int | None, info: ValidationInfo) -> int | None:
-        """Map tables as wide as the blocks, or a group per layer, to None, for one fingerprint."""
+        """Map tables as wide as the blocks, or a group per layer, to None."""
         most = info.data.get("width" if info.field_name == "embedding_width" else "depth")
         if info.field_name == "layer_groups" and value is not None and most is not None and value > most:
             raise ValueError(f"groups of layers exceed depth {most}")
@@ -365,7 +365,7 @@ class Architecture(Strict):
 
 
 def changed(architecture: Architecture, sizes: Mapping[str, Any], place: str = "") -> Architecture:
-    """Return an architecture with some fields changed and rechecked; raises InputError if they do not fit together."""
+    """Return an architecture with some fields changed and rechecked; raises InputError."""
     return Architecture.parse(architecture.model_dump() | dict(sizes), place=place)
 
 
@@ -392,7 +392,7 @@ def berts_values() -> dict[str, object]:
 
 
 def unbuildable(architecture: Architecture) -> str | None:
-    """Why study.model cannot build an architecture, by field; None if it can."""
+    """Why study.model cannot build an architecture, by field, if so."""
     for name, value in not_of_berts_kind(architecture).items():
         if name in BUILT_AS_BERT:
             built = str(berts_values()[name]).lower()
@@ -416,7 +416,7 @@ def unbuildable(architecture: Architecture) -> str | None:
 
 
 def _unbuildable_bottleneck(a: Architecture) -> str | None:
-    """Why bottlenecks or trigrams do not go with the rest; None if they do."""
+    """Why bottlenecks or trigrams do not go with the rest, if so."""
     if a.generator_share and (a.trigram_embedding or a.bottleneck_width is not None):
         fixed = "trigram_embedding" if a.trigram_embedding else f"bottleneck_width {a.bottleneck_width}"
         return f"{fixed} has no generator, whose width would be another; leave out objective rtd"
@@ -431,7 +431,7 @@ def _unbuildable_bottleneck(a: Architecture) -> str | None:
 
 
 def _unbuildable_decoder(a: Architecture) -> str | None:
-    """Why an enhanced mask decoder does not go with the rest; None if it does."""
+    """Why an enhanced mask decoder does not go with the rest, if so."""
     beside = {"position_encoding learned, whose tokens have absolute positions": a.position_encoding == "learned"}
     beside["objectives mlm_nsp and mlm_sop, which read the plain encoder in the same pass"] = a.pair_head
     beside["objective rtd, whose encoder predicts no masked tokens"] = a.generator_share > 0

@@ -62,7 +62,7 @@ TERMS = ("call", "layer", "flop", "weight_byte", "activation_byte")
 
 
 def kind_words(architecture: Architecture) -> str:
-    """In what an encoder's kind differs from BERT's, such as `position_encoding rotary, norm_kind rms`; empty if in nothing."""
+    """In what an encoder's kind differs from BERT's, such as `position_encoding rotary, norm_kind rms`."""
     return ", ".join(f"{field} {value}" for field, value in not_of_berts_kind(architecture).items())
 
 
@@ -75,7 +75,7 @@ def common_kind(unlike: str) -> str:
 def check_environment(environment: Mapping[str, Any], root: Path) -> None:
     """Raise InputError if times of this environment cannot join its folder under `root`, if any.
 
-    A torn table or another environment (torch, Python or system) prevents it.
+    A torn table or another environment prevents it.
     """
     _there(environment, root)
 
@@ -98,7 +98,7 @@ def write_table(rows: pd.DataFrame, environment: Mapping[str, Any], root: Path) 
 
 
 def _there(environment: Mapping[str, Any], root: Path) -> tuple[Path, pd.DataFrame | None]:
-    """Return the folder of this environment's table under `root`, and any table; raises as `check_environment`."""
+    """Return the folder of this environment's table under `root`, and any table."""
     folder = root / hardware_name(environment)
     facts = folder / "environment.json"
     before = json_of(facts, dict, "give another --into")
@@ -117,7 +117,7 @@ def hardware_name(environment: Mapping[str, Any]) -> str:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """Return the table of a latency folder; raises InputError, with a command to make one, if missing or torn.
+    """Return the table of a latency folder; raises InputError if missing or torn.
 
     `path` is the table, its folder, or a folder that holds exactly one.
     """
@@ -131,7 +131,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def _read(file: Path) -> pd.DataFrame:
-    """Return the table of a file; raises InputError for its first row with unusable numbers."""
+    """Return the table of a file; raises InputError for its first unusable row."""
     import pandas as pd
 
     try:
@@ -184,7 +184,7 @@ class LatencyModel:
         return float(features @ np.array([self.coefficients[term] for term in TERMS]))
 
     def beyond(self, architecture: Architecture, batch: int, sequence_length: int) -> list[str]:
-        """Return the quantities beyond the measured ranges, and the fields in which the encoder is unlike measured ones."""
+        """Return the quantities beyond the measured ranges, and the fields unlike measured ones."""
         values = _ranged(architecture, batch, sequence_length)
         outside = [name for name, (least, largest) in self.ranges.items() if not least <= values[name] <= largest]
         if common_kind(kind_words(architecture)) == self.unlike_bert:
@@ -260,7 +260,7 @@ def fit_latency(
 
 
 def _suffice(rows: pd.DataFrame, threads: int | None) -> bool:
-    """Whether rows of one kind and precision have shapes enough, of several depths and widths, at these threads."""
+    """Whether rows of one kind and precision suffice at these threads."""
     at = rows if threads is None else rows[rows["threads"] == threads]
     return at["shape"].nunique() >= FEWEST_OF_A_KIND and min(at["depth"].nunique(), at["width"].nunique()) > 1
 

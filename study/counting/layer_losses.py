@@ -81,7 +81,7 @@ class LayerLosses:
         return student.width * teacher.width if self.projects(student, teacher) else 0
 
     def problem(self, student: Architecture, teacher: Architecture) -> str | None:
-        """Why a teacher cannot serve these losses, in words that follow its name; None if it can."""
+        """Why a teacher cannot serve these losses, in words that follow its name, if so."""
         if self and student.enhanced_mask_decoder:
             return "compares layers with its student's, the last of which enhanced_mask_decoder runs otherwise; leave one out"
         pairs = self.pairs(student.depth, teacher.depth)
@@ -119,5 +119,5 @@ NO_LOSSES = LayerLosses()
 
 
 def layers_as_text(value: object) -> object:
-    """Return a map `{student layer: teacher layer}` of a sweep file as text, such as `1-2,2-4`; other values as they are."""
+    """Return a map `{student layer: teacher layer}` as text, such as `1-2,2-4`; other values stay."""
     return ",".join(f"{one}-{other}" for one, other in value.items()) if isinstance(value, dict) else value

@@ -53,7 +53,7 @@ def _model(row: dict[str, str]) -> NamedModel:
 
 
 def find(name: str) -> NamedModel | None:
-    """Return the model of a name or alias, in any case; None if unknown."""
+    """Return the model of a name or alias, in any case, if known."""
     wanted = name.lower()
     return next((m for m in catalogue() if wanted in (m.name.lower(), *map(str.lower, m.aliases))), None)
 
@@ -61,7 +61,7 @@ def find(name: str) -> NamedModel | None:
 def unknown(name: str, where: str = "") -> InputError:
     """Return the error for an unknown name, with the nearest models; `where` names what else it is not.
 
-    The start of known names (`albert`) lists all of them.
+    The start of known names lists all.
     """
     short = [model.short_name for model in catalogue()]
     known = sorted({alias.lower() for model in catalogue() for alias in (model.name, *model.aliases)})
@@ -72,7 +72,7 @@ def unknown(name: str, where: str = "") -> InputError:
 
 
 def named(name: str) -> Architecture:
-    """Return the architecture of a named model; raises InputError with the nearest known name."""
+    """Return the architecture of a named model; raises InputError."""
     model = find(name)
     if model is None:
         raise unknown(name)
@@ -93,7 +93,7 @@ def trained(name: str) -> Architecture:
 
 @functools.cache
 def trained_values(name: str) -> dict[str, Any]:
-    """Return the fields of a named model for training on another text: all but OF_THE_TEXT, where they differ from BERT's.
+    """Return the fields of a named model for training on another text: all but OF_THE_TEXT that differ from BERT's.
 
     Raises InputError for an unknown name.
     """

@@ -20,7 +20,7 @@ MOST_SHAPES = 100_000
 
 
 def undivided(head_widths: Iterable[int], widths: Collection[int]) -> str | None:
-    """Why head widths do not divide all widths, None if they do."""
+    """Why head widths do not divide all widths, if so."""
     problems = []
     for head_width in head_widths:
         if left := [f"{width}" for width in dict.fromkeys(widths) if width % head_width]:
@@ -42,7 +42,7 @@ class ShapeRules:
 
     @classmethod
     def like(cls, architecture: Architecture) -> ShapeRules:
-        """Return the rules by which an encoder of any width has the head width and the ffn ratio of this one."""
+        """Return the rules by which an encoder of any width has this one's head width and ffn ratio."""
         return cls(architecture.head_width, architecture.ffn / architecture.width, even_heads=architecture.rotary)
 
     def heads(self, width: int) -> int:
@@ -135,7 +135,7 @@ class Space:
         return range(-(-self.widths.start // step) * step, self.widths.stop, step)
 
     def shapes(self) -> list[Architecture]:
-        """All shapes, shallow to deep, narrow to wide; raises InputError where none is possible in the template's kind."""
+        """All shapes, shallow to deep, narrow to wide; raises InputError without any."""
         if shapes := list(self):
             return shapes
         first = self.rules.shape(self.depths.start, self._steps[-1], self.template)
@@ -143,7 +143,7 @@ class Space:
         raise InputError.at("--kind", f"{message}; give other depths, widths or another --head-width")
 
     def at(self, depth: int) -> Iterator[Architecture]:
-        """Yield the shapes of a depth, narrow to wide, without those that are impossible in the template's kind."""
+        """Yield the shapes of a depth that are possible in the template's kind, narrow to wide."""
         for width in self._steps:
             shape = self.rules.shape(depth, width, self.template)
             if not not_of_berts_kind(shape) or _impossible(shape) is None:
@@ -184,7 +184,7 @@ def on_contour(space: Space, goal: Goal, tolerance: float) -> list[Architecture]
 def under(space: Space, goals: Sequence[Goal]) -> list[Architecture]:
     """At each depth the widest shape of the space that exceeds no amount.
 
-    Raises InputError if there is none, naming the least reachable amount for each impossible one.
+    Raises InputError, naming the least reachable amounts, if there is none.
     """
     shapes, widest = space.shapes(), []
     for of_depth in grouped(shapes, lambda shape: shape.depth).values():

@@ -34,7 +34,7 @@ class NamedArchitecture:
 def resolve_architecture(name: str, results: Path) -> NamedArchitecture:
     """Resolve a name: named models first, then files and folders, then runs in `results`.
 
-    Raises InputError with the nearest known name, or with the file's problem.
+    Raises InputError.
     """
     if not name.strip():
         raise InputError.at(repr(name), "is not a model name; give one such as bert-base, a file, or a run's folder or id")
@@ -236,7 +236,7 @@ def account(
 
 
 def default_length(length: int | None, architectures: Sequence[Architecture]) -> int:
-    """Return the given length, else USUAL_LENGTH, or the fewest positions if smaller."""
+    """Return the given length, else USUAL_LENGTH or the fewest positions."""
     return length if length is not None else min(USUAL_LENGTH, *(architecture.positions for architecture in architectures))
 
 
@@ -246,7 +246,7 @@ def memory_in(conditions: Conditions, architecture: Architecture) -> dict[str, M
 
 
 def training_flops(architecture: Architecture, sequence_length: int) -> tuple[int, dict[str, float]]:
-    """Masked positions per sequence, and FLOPs per token by convention; raises InputError for an impossible length."""
+    """Masked positions per sequence, and FLOPs per token by convention; raises InputError."""
     if not 1 <= sequence_length <= architecture.positions:
         raise InputError.at("--sequence-length", f"{sequence_length} is not between 1 and positions {architecture.positions}")
     predictions = masked_positions(sequence_length, MASKING_RATE)

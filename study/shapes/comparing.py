@@ -89,14 +89,14 @@ def parse_changes(base: Architecture, texts: Iterable[str]) -> list[ProposedChan
     """Parse changes of a base, in order.
 
     Each text is `field=value`, or several joined by commas for one change. Other fields stay: a wider model keeps its ffn, and
-    its heads if they divide the new width, else the divisor nearest to the base's head width. Raises InputError with every text
-    that is unreadable or gives an impossible architecture.
+    its heads if they divide the new width, else the divisor nearest to the base's head width. Raises InputError with every
+    unreadable or impossible text.
     """
     return map_all(partial(_step, base), texts)
 
 
 def with_berts_ffn(base: Architecture, steps: Sequence[ProposedChange]) -> list[ProposedChange]:
-    """Return the changes, and beside each of the width that keeps a base's ffn of 4·H one whose ffn is 4·H too, as BERT's is.
+    """Return the changes, and beside each change of the width of a base with ffn 4·H one with ffn 4·H too.
 
     Its elasticity is that of the width.
     """
@@ -119,8 +119,7 @@ def rank_changes(
 ) -> list[Change]:
     """Return the effects of changes, those that add most to the measure `by` first.
 
-    Memory is known for encoders that study.model builds, latency for BERT-like ones; measures unknown for any model are left
-    out. Raises InputError if `by` is.
+    Measures unknown for any model are left out. Raises InputError if `by` is.
     """
     architectures = (base, *(step.architecture for step in steps))
     unknown: Set[str] = set()
@@ -253,7 +252,7 @@ class ModelQuantity:
 
 
 def tabulate_models(subjects: Sequence[NamedArchitecture], sequence_length: int) -> list[ModelQuantity]:
-    """Shapes, components, totals and FLOPs per token of models; raises InputError for an impossible length."""
+    """Shapes, components, totals and FLOPs per token of models; raises InputError."""
     columns = [_quantities(subject.architecture, sequence_length) for subject in subjects]
     names = dict.fromkeys(key for group in GROUPS for column in columns for key in column if key[0] == group)
     return [ModelQuantity(group, name, tuple(column.get((group, name)) for column in columns)) for group, name in names]
