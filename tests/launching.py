@@ -63,14 +63,14 @@ class Place:
 
     def processes(self) -> list[int]:
         """The processes that were started here and still live."""
-        mark, found = f"STUDY_TEST_PLACE={self.path}\0".encode(), []
+        mark, actual = f"STUDY_TEST_PLACE={self.path}\0".encode(), []
         for entry in Path("/proc").glob("[0-9]*"):
             try:
                 if is_alive(entry) and mark in (entry / "environ").read_bytes() + b"\0":
-                    found.append(int(entry.name))
+                    actual.append(int(entry.name))
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue  # it ended while it was looked at, or is another user's
-        return found
+        return actual
 
     def is_training(self) -> bool:
         """Whether some run is between its first rows and its record."""
@@ -97,13 +97,13 @@ def has_rows(run: RunFolder) -> bool:
 
 def numbers(folder: SweepFolder) -> dict[str, list[dict[str, Any]]]:
     """Every row of every run without timings, and the final loss as a row more."""
-    found = {}
+    actual = {}
     for run in folder.runs():
         record = run.record()
         assert record is not None
         rows = [{key: value for key, value in row.items() if key not in TIMINGS} for row in run.metrics()]
-        found[run.run_id] = [*rows, {"loss_nats": record.loss_nats, "state": record.state}]
-    return found
+        actual[run.run_id] = [*rows, {"loss_nats": record.loss_nats, "state": record.state}]
+    return actual
 
 
 def written(folder: Path, names: Sequence[str]) -> dict[str, bytes]:

@@ -148,14 +148,14 @@ def _free_ports(count: int) -> list[int]:
 
 def _processes(variable: str) -> list[int]:
     """The processes that have a variable in their environment, this one left out."""
-    found = []
+    actual = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if f"{variable}\0".encode() in (entry / "environ").read_bytes() and int(entry.name) != os.getpid():
-                found.append(int(entry.name))
+                actual.append(int(entry.name))
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # it ended while it was looked at, or is another user's
-    return found
+    return actual
 
 
 def _parent(process: int) -> int:

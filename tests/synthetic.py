@@ -184,10 +184,10 @@ def goal_path(**changes: Any) -> GoalPath:
     return GoalPath(**usual | changes)
 
 
-def with_found(evidence: Evidence, **found: Any) -> Evidence:
+def with_found(evidence: Evidence, **actual: Any) -> Evidence:
     """Evidence of which something else follows: other `token_gains`, say, or other scores `downstream`."""
     changed = replace(evidence)
-    changed.__dict__.update(found)  # as cached properties keep it
+    changed.__dict__.update(actual)  # as cached properties keep it
     return changed
 
 

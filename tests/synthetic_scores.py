@@ -98,7 +98,7 @@ def add_score(
         knobs=knobs or Knobs(),
         seed=seed,
     )
-    found = ScoreRecord(
+    actual = ScoreRecord(
         score_id=config.fingerprint(),
         run_id=record.run_id,
         sweep=folder.name,
@@ -117,4 +117,4 @@ def add_score(
         started_at="2026-01-01T00:00:00+00:00",
         finished_at="2026-01-01T00:01:00+00:00",
     )
-    score_folder(folder.run(record.run_id), config.fingerprint()).file_score(found)
+    score_folder(folder.run(record.run_id), config.fingerprint()).file_score(actual)

@@ -90,8 +90,8 @@ def test_the_worked_example_of_statistics_is_that_of_the_committed_answer() -> N
     assert len(named) == 2
     for first, second, *numbers in named:
         (pair,) = (one for one in pairs if (one["first"], one["second"], one["budget"]) == (first, second, "800k tokens"))
-        found = pair["difference"]
-        said = [f"{found[key]:+.4f}" for key in ("estimate_nats", "low_nats", "high_nats")]
+        actual = pair["difference"]
+        said = [f"{actual[key]:+.4f}" for key in ("estimate_nats", "low_nats", "high_nats")]
         assert numbers == [*said, f"{pair['p_value_holm']:.2g}"]
 
 
@@ -102,11 +102,11 @@ def test_the_readme_is_for_a_first_visit() -> None:
 NUMBER = r"[+-]?\d+(?:\.\d+)?"
 
 
-def rounds_to(shown: tuple[str, str], found: tuple[str, str]) -> bool:
+def rounds_to(shown: tuple[str, str], actual: tuple[str, str]) -> bool:
     """Whether an interval, of either sign, is another one rounded."""
     places = [len(end.partition(".")[2]) for end in shown]
     ends = [
-        [f"{abs(float(end)):.{digits}f}" for end, digits in zip(order, places, strict=True)] for order in (found, found[::-1])
+        [f"{abs(float(end)):.{digits}f}" for end, digits in zip(order, places, strict=True)] for order in (actual, actual[::-1])
     ]
     return [end.lstrip("+-") for end in shown] in ends
 
@@ -120,8 +120,8 @@ def test_the_findings_of_the_readme_are_those_of_their_answers() -> None:
     assert len(named) > 4
     for interval in named:
         telling = [name for name, row in rows if "({} to {}".format(*interval) in row]
-        found = [pair for name in telling for pair in re.findall(rf"({NUMBER}) to ({NUMBER})", answers[name])]
-        assert any(rounds_to(interval, pair) for pair in found), interval
+        actual = [pair for name in telling for pair in re.findall(rf"({NUMBER}) to ({NUMBER})", answers[name])]
+        assert any(rounds_to(interval, pair) for pair in actual), interval
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -86,16 +86,16 @@ MODULES = {
 @cache
 def imported(file: Path) -> frozenset[str]:
     """The full names of what a file imports, anywhere in it, as modules where they are modules."""
-    found: set[str] = set()
+    actual: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            actual |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: write `from study.x import y`"
             assert node.module is not None
             below = (f"{node.module}.{alias.name}" for alias in node.names)
-            found |= {name if name in MODULES else node.module for name in below}
-    return frozenset(found)
+            actual |= {name if name in MODULES else node.module for name in below}
+    return frozenset(actual)
 
 
 def part_of(module: str) -> str:

@@ -154,10 +154,10 @@ def linked(folder: Path, names: list[str]) -> Path:
     """A folder of packages with these alone, and what they require."""
     folder.mkdir(exist_ok=True)
     for name in needed(names):
-        found = distribution(name)
-        for top in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
+        package = distribution(name)
+        for top in {file.parts[0] for file in package.files or () if file.parts[0] not in ("..", "__pycache__")}:
             if not (folder / top).exists():
-                (folder / top).symlink_to(Path(str(found.locate_file(top))).resolve())
+                (folder / top).symlink_to(Path(str(package.locate_file(top))).resolve())
     assert not {"torch", "pytorch_lightning", "optuna", "wandb", "datasets", "tokenizers", "sklearn"} & {*os.listdir(folder)}
     return folder
 

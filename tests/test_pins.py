@@ -24,19 +24,19 @@ GROUPS = ("torch", "core", "cuda", "extras", "dev", "tools")
 
 
 def project() -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return found
+    actual: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return actual
 
 
 def locked(group: str) -> dict[str, list[Requirement]]:
     """The requirements of a file by name, without their hashes."""
     lines = (ROOT / "requirements" / f"{group}.txt").read_text().splitlines()
-    found: dict[str, list[Requirement]] = {}
+    actual: dict[str, list[Requirement]] = {}
     for line in lines:
         if not line.startswith(("#", " ")):
             requirement = Requirement(line.removesuffix(" \\"))
-            found.setdefault(canonicalize_name(requirement.name), []).append(requirement)
-    return found
+            actual.setdefault(canonicalize_name(requirement.name), []).append(requirement)
+    return actual
 
 
 def extras_in(*names: str) -> list[Requirement]:

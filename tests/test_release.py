@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module")
 def project() -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return found
+    actual: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return actual
 
 
 def test_version_changelog_and_citation_agree(project: dict[str, Any]) -> None:

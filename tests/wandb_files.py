@@ -43,11 +43,11 @@ class Written:
 
     def __init__(self, folder: SweepFolder, wandb_id: str | None = None) -> None:
         wandb_id = wandb_id or fingerprint_of({"answer of": folder.name})
-        found = list(folder.wandb.glob(f"*run-*-{wandb_id}*"))
-        assert len(found) == 1, found
-        assert found[0].name.startswith("offline-run-")
-        self.files = found[0] / "files"
-        self.records = list(records_in(found[0] / f"run-{wandb_id}.wandb"))
+        folders = list(folder.wandb.glob(f"*run-*-{wandb_id}*"))
+        assert len(folders) == 1, folders
+        assert folders[0].name.startswith("offline-run-")
+        self.files = folders[0] / "files"
+        self.records = list(records_in(folders[0] / f"run-{wandb_id}.wandb"))
         self.runs = [record.run for record in self.records if record.HasField("run")]
         sent = (record.request.log_artifact.artifact for record in self.records if record.HasField("request"))
         logged = [record.artifact for record in self.records if record.HasField("artifact")]

@@ -53,7 +53,7 @@ def test_of_a_file_server_that_fails_no_checkpoint_and_no_run_is_taken_for_gone(
     run.path.mkdir(parents=True)
     run.config_file.touch()
     assert checkpoints_in(tmp_path) == [checkpoint]
-    assert [found.path for found in folder.runs()] == [folder.home(run.run_id).path] == [run.path]
+    assert [actual.path for actual in folder.runs()] == [folder.home(run.run_id).path] == [run.path]
     for name in ("listdir", "scandir", "stat", "lstat", "readlink"):
         monkeypatch.setattr(os, name, fail)
     for ask in (lambda: checkpoints_in(tmp_path), folder.runs, lambda: folder.home(run.run_id), lambda: run.is_run):

@@ -32,8 +32,8 @@ def test_threads_rest_at_barriers_unless_the_user_says_how_they_wait(
     for name, value in asked.items():
         monkeypatch.setenv(name, value)
     rest_at_barriers()
-    found = {name: os.environ[name] for name in WAITING if name in os.environ}
-    assert found == (asked or {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"})
+    actual = {name: os.environ[name] for name in WAITING if name in os.environ}
+    assert actual == (asked or {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"})
 
 
 def test_a_machine_is_busy_by_what_is_not_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

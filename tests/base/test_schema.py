@@ -215,9 +215,9 @@ def test_of_endless_unknown_keys_the_first_have_hints(monkeypatch: pytest.Monkey
         return "a hint"
 
     monkeypatch.setattr("study.base.schema.nearest", hint)
-    found = problems({f"key{number}": 1 for number in range(30_000)})
+    reported = problems({f"key{number}": 1 for number in range(30_000)})
     assert len(asked) == MOST_HINTS
-    assert (found["key0"], found["key29999"]) == ("is not a known key; a hint", "is not a known key")
+    assert (reported["key0"], reported["key29999"]) == ("is not a known key; a hint", "is not a known key")
 
 
 def test_a_name_that_differs_in_case_alone_is_the_nearest() -> None:

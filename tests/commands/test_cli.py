@@ -164,7 +164,7 @@ def test_where_sweeps_are_has_one_name_in_every_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "begun", "found"),
+    ("words", "begun", "completions"),
     [
         ([], "la", {"laws", "launch", "latency"}),
         (["params"], "bert-t", {"bert-tiny"}),
@@ -184,14 +184,14 @@ def test_where_sweeps_are_has_one_name_in_every_command() -> None:
     ],
 )
 def test_tab_completes_commands_and_names(
-    words: list[str], begun: str, found: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], begun: str, completions: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     sweep_folder(Path("results/mine")).run("0123456789abcdef").path.mkdir(parents=True)
     (Path("results/mine/runs/0123456789abcdef") / "config.yaml").write_text("")
     sweep_folder(Path("results/other"))
     offered = ShellComplete(commands, {}, "study", "_STUDY_COMPLETE").get_completions(words, begun)
-    assert {item.value for item in offered if item.type == "plain"} == found
+    assert {item.value for item in offered if item.type == "plain"} == completions
 
 
 def test_version_is_that_of_the_distribution(study: Any) -> None:
@@ -345,13 +345,13 @@ def test_fit_prints_json_with_its_status_and_forecast(study: Any, tmp_path: Path
     arguments = ("fit", tmp_path / "table.csv", "--law", "chinchilla", "--parameters", "Model Size", "--tokens", "D")
     options = ("--loss", "loss", "--where", "loss < 4", "--cluster", "run_name", "--huber-delta", "1e-3", "--bootstrap", 200)
     status, out, _ = study(*arguments, *options, "--json")
-    found = json.loads(out)
+    answer = json.loads(out)
     assert status == 0
-    assert (found["law"], found["status"]) == ("chinchilla", "converged")
-    assert found["n"] + len(found["excluded"]) == 60
-    assert {"row": "row 8", "reason": "loss is missing"} in found["excluded"]
-    assert found["estimates"].keys() == found["intervals"].keys() == {"E", "A", "B", "alpha", "beta"}
-    assert found["forecast"]["n_forecast"] == round(0.1 * found["n"])
+    assert (answer["law"], answer["status"]) == ("chinchilla", "converged")
+    assert answer["n"] + len(answer["excluded"]) == 60
+    assert {"row": "row 8", "reason": "loss is missing"} in answer["excluded"]
+    assert answer["estimates"].keys() == answer["intervals"].keys() == {"E", "A", "B", "alpha", "beta"}
+    assert answer["forecast"]["n_forecast"] == round(0.1 * answer["n"])
     status, out, _ = study(*arguments, *options)
     assert status == 0
     assert "status: converged" in out

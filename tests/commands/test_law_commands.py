@@ -31,15 +31,15 @@ def runs(tmp_path: Path) -> Path:
 
 def test_frontier_tells_every_approach(study: Any, runs: Path) -> None:
     status, out, _ = study("frontier", runs, "--json")
-    found = json.loads(out)["approaches"]
+    actual = json.loads(out)["approaches"]
     assert status == 0
-    assert found.keys() == {"envelope", "hull", "parabola", "full parabola", "akima", "parametric"}
-    assert {name: one["status"] for name, one in found.items()} == dict.fromkeys(found, "found") | {"parametric": "converged"}
-    assert found["parametric"]["exponent"] == pytest.approx(EXPONENT, abs=0.02)
-    assert len(found["parabola"]["best"]) == 7
+    assert actual.keys() == {"envelope", "hull", "parabola", "full parabola", "akima", "parametric"}
+    assert {name: one["status"] for name, one in actual.items()} == dict.fromkeys(actual, "found") | {"parametric": "converged"}
+    assert actual["parametric"]["exponent"] == pytest.approx(EXPONENT, abs=0.02)
+    assert len(actual["parabola"]["best"]) == 7
     status, out, _ = study("frontier", runs, "--where", "C < 2e21")
     assert status == 0
-    assert [line.split("  ")[0] for line in out.splitlines()[1:]] == list(found)
+    assert [line.split("  ")[0] for line in out.splitlines()[1:]] == list(actual)
 
 
 def test_a_table_without_losses_has_no_frontier(study: Any, tmp_path: Path) -> None:
@@ -84,8 +84,8 @@ def test_a_frontier_says_what_its_fit_is_worth(study: Any, tmp_path: Path, monke
     assert "universes: weakly identified\n" in text
     assert "weakly_identified" not in text
     _, out, _ = study("frontier", path, "--json")
-    found = json.loads(out)["approaches"]
-    assert (found["parametric"]["status"], found["parametric"]["reasons"]) == (fit["status"], fit["reasons"])
+    actual = json.loads(out)["approaches"]
+    assert (actual["parametric"]["status"], actual["parametric"]["reasons"]) == (fit["status"], fit["reasons"])
     _, out, _ = study("frontier", path)
     assert out.splitlines()[-1] == f"parametric is weakly identified ({'; '.join(fit['reasons'])})"
 
@@ -156,9 +156,9 @@ def checkpoints(path: Path, sizes: int) -> Path:
 def test_a_frontier_says_how_compute_was_counted(study: Any, runs: Path) -> None:
     status, out, _ = study("frontier", runs, "--flops", "1.2*C", "--tokens", "C/(6*N)", "--json")
     assert status == 0
-    found = {name: one["compute"] for name, one in json.loads(out)["approaches"].items()}
-    assert found.pop("parametric") == "6·N·D"
-    assert set(found.values()) == {"1.2*C"}
+    actual = {name: one["compute"] for name, one in json.loads(out)["approaches"].items()}
+    assert actual.pop("parametric") == "6·N·D"
+    assert set(actual.values()) == {"1.2*C"}
     status, out, _ = study("frontier", runs, "--flops", "1.2*C", "--tokens", "C/(6*N)")
     assert [line.split()[-1] for line in out.splitlines()[1:]] == ["1.2*C"] * 5 + ["6·N·D"]
 
@@ -167,9 +167,9 @@ def test_a_frontier_says_how_compute_was_counted(study: Any, runs: Path) -> None
 def test_score_law_fits_through_the_loss_and_at_once(study: Any, runs: Path) -> None:
     options = ("--tokens", "C/(6*N)", "--score", "accuracy", "--bootstrap", 40)
     status, out, _ = study("score-law", runs, *options, "--json")
-    found = json.loads(out)
+    answer = json.loads(out)
     assert status == 0
-    assert found["two_steps"]["score"]["estimates"]["k"] == pytest.approx(TRUE_SCORE["k"], rel=0.2)
+    assert answer["two_steps"]["score"]["estimates"]["k"] == pytest.approx(TRUE_SCORE["k"], rel=0.2)
     status, out, _ = study("score-law", runs, *options)
     assert status == 0
     assert out.count("forecast (") == 2
@@ -192,12 +192,12 @@ def test_multiverse_writes_its_figure_and_its_universes(
 ) -> None:
     monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
     status, out, _ = study("multiverse", runs, "--tokens", "C/(6*N)", "--flops", "C", "--into", tmp_path / "figures", "--json")
-    found = json.loads(out)
+    answer = json.loads(out)
     assert status == 0
-    assert found["universes"] == 8 + 1
+    assert answer["universes"] == 8 + 1
     kept = {file.suffix: file for file in (tmp_path / "figures").iterdir()}
     assert kept.keys() == {".json", ".svg"}
-    assert json.loads(kept[".json"].read_text()) == found
+    assert json.loads(kept[".json"].read_text()) == answer
 
 
 @pytest.mark.parametrize(
@@ -234,9 +234,9 @@ def test_a_loss_that_tokens_do_not_lower_has_no_frontier(study: Any, tmp_path: P
     assert err.splitlines()[-1].startswith("error: parametric: chinchilla: its fit is on bound (")
     status, out, _ = study("multiverse", path, "--flops", "6*N*D", "--json")
     assert status == 0
-    found = json.loads(out)["all"]
-    assert {one["status"] for one in found if one["choices"]["approach"] == "parametric"} >= {"on_bound"}
-    assert all(one["value"] is None and one["interval"] is None for one in found if one["status"] == "on_bound")
+    actual = json.loads(out)["all"]
+    assert {one["status"] for one in actual if one["choices"]["approach"] == "parametric"} >= {"on_bound"}
+    assert all(one["value"] is None and one["interval"] is None for one in actual if one["status"] == "on_bound")
 
 
 def test_too_few_rows_are_told_with_those_that_are_left_out(study: Any, runs: Path) -> None:
@@ -369,17 +369,17 @@ def test_a_fit_predicts_with_an_interval_its_reach_and_the_fate_of_held_out_rows
     study: Any, fitted: Path, tmp_path: Path
 ) -> None:
     status, out, _ = study("predict", fitted, "--parameters", "70B", "--tokens", "1.4T", "--json")
-    (found,) = json.loads(out)["predictions"]
+    (actual,) = json.loads(out)["predictions"]
     point = {"parameters": np.array([7e10]), "tokens": np.array([1.4e12])}
     truth = float(LAWS["chinchilla"].predict(TRUTHS["chinchilla"], point)[0])
     ranges = json.loads(fitted.read_text())["ranges"]
     assert status == 0
-    assert found["interval"][0] < truth < found["interval"][1]
-    assert found["predicted"] == pytest.approx(truth, rel=2e-3)
-    assert found["beyond"] == pytest.approx({name: found["at"][name] / ranges[name][1] for name in found["beyond"]})
-    assert found["budget_over_largest"] > 1
-    assert "held-out row" in found["held_out"]
-    assert found["widening"] >= 1
+    assert actual["interval"][0] < truth < actual["interval"][1]
+    assert actual["predicted"] == pytest.approx(truth, rel=2e-3)
+    assert actual["beyond"] == pytest.approx({name: actual["at"][name] / ranges[name][1] for name in actual["beyond"]})
+    assert actual["budget_over_largest"] > 1
+    assert "held-out row" in actual["held_out"]
+    assert actual["widening"] >= 1
 
     points = tmp_path / "points.csv"
     pd.DataFrame({"N": [1e9, 1e12], "tokens": [2e10, 2e13]}).to_csv(points, index=False)
@@ -412,10 +412,10 @@ def test_a_condition_says_which_rows_are_held_out(study: Any, runs: Path) -> Non
     table = pd.read_csv(runs)
     held = int((table["N"] > 3e9).sum())
     status, out, _ = study("fit", runs, *options, "--hold-out", "N > 3e9", "--json")
-    found = json.loads(out)
+    answer = json.loads(out)
     assert status == 0
-    assert (found["forecast"]["n_forecast"], found["forecast"]["n_fitted"]) == (held, len(table) - held)
-    assert found["options"]["hold_out"] == "N > 3e9"
+    assert (answer["forecast"]["n_forecast"], answer["forecast"]["n_fitted"]) == (held, len(table) - held)
+    assert answer["options"]["hold_out"] == "N > 3e9"
     assert f"{held} rows held out" in study("fit", runs, *options, "--hold-out", "N > 3e9")[1]
     for condition, told in (("N > 1e30", "holds none of"), ("N > 1", "holds all of"), ("N", "does not compare columns")):
         status, _, err = study("fit", runs, *options, "--hold-out", condition)

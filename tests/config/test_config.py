@@ -260,14 +260,14 @@ def test_training_masks_said_as_those_of_validation_rename_no_run() -> None:
     ],
 )
 def test_parts_that_do_not_fit_are_refused_with_both_numbers(changes: dict[str, Any], place: str, message: str) -> None:
-    found = problems(**changes)
-    assert list(found) == [place]
-    assert message in found[place]
+    reported = problems(**changes)
+    assert list(reported) == [place]
+    assert message in reported[place]
 
 
 def test_all_problems_are_told_at_once() -> None:
-    found = problems(architecture={"depth": 0, "heads": 3}, recipe={"learning_rate": -1, "dropuot": 0.1}, sede=1)
-    assert found == {
+    reported = problems(architecture={"depth": 0, "heads": 3}, recipe={"learning_rate": -1, "dropuot": 0.1}, sede=1)
+    assert reported == {
         "architecture.depth": "0 is below the least allowed, 1",
         "architecture.heads": "3 heads do not divide width 16; 2 would",
         "recipe.learning_rate": "-1 must be above 0",

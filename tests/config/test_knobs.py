@@ -45,15 +45,15 @@ Weights = Callable[[RunConfig], str]
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Weights:
     """The hash of what a run ends with; each run is trained once, though many are compared with it."""
-    found: dict[str, str] = {}
+    actual: dict[str, str] = {}
 
     def weights_of(run: RunConfig) -> str:
-        if run.key not in found:
+        if run.key not in actual:
             record = trained(tmp_path_factory.mktemp("run"), run, validations=1).record()
             assert record is not None
             assert record.weights_sha256 is not None
-            found[run.key] = record.weights_sha256
-        return found[run.key]
+            actual[run.key] = record.weights_sha256
+        return actual[run.key]
 
     return weights_of
 

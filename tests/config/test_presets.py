@@ -101,9 +101,9 @@ def test_the_command_line_names_a_preset(tmp_path: Path) -> None:
 def test_a_preset_that_cannot_be_is_refused_in_one_sentence(changes: dict[str, Any], place: str, message: str) -> None:
     with pytest.raises(InputError) as refusal:
         first_runs(**changes)
-    found = {problem.place: problem.message for problem in refusal.value.problems}
-    assert message in found[place]
-    assert set(found) == {place}
+    actual = {problem.place: problem.message for problem in refusal.value.problems}
+    assert message in actual[place]
+    assert set(actual) == {place}
 
 
 def test_params_counts_the_architecture_of_a_preset(study: Any) -> None:

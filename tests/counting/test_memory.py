@@ -466,9 +466,9 @@ def test_heads_keep_their_log_sum_exps_and_masked_positions_their_head_and_label
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_accounts_are_of_berts_masking_without_dropout(precision: Any) -> None:
-    found = memory_of(bert_base(), 32, 128, precision)
-    assert found["training"] == training_memory(bert_base(), TrainingStep(32, 128, 19, precision, dropout=0.0, device="cpu"))
-    assert found["inference"] == inference_memory(bert_base(), 32, 128, precision)
+    memory = memory_of(bert_base(), 32, 128, precision)
+    assert memory["training"] == training_memory(bert_base(), TrainingStep(32, 128, 19, precision, dropout=0.0, device="cpu"))
+    assert memory["inference"] == inference_memory(bert_base(), 32, 128, precision)
 
 
 def test_ddp_holds_the_gradients_once_more() -> None:

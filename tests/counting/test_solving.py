@@ -51,15 +51,15 @@ def test_bert_base_is_found_again() -> None:
 def test_no_neighbour_is_nearer(target: int, depth: int, multiple: int, ratio: float, norm: str) -> None:
     rules = ShapeRules(ffn_ratio=ratio, width_multiple=multiple)
     template = TEMPLATE.model_copy(update={"norm": norm})
-    found = rules.at_parameters(target, depth, template)
-    assert found.depth == depth
-    assert found.width % multiple == 0
-    assert found.width % found.heads == 0
-    assert (found.vocabulary, found.positions, found.norm) == (2048, 64, norm)
-    for width in (found.width - multiple, found.width + multiple):
+    actual = rules.at_parameters(target, depth, template)
+    assert actual.depth == depth
+    assert actual.width % multiple == 0
+    assert actual.width % actual.heads == 0
+    assert (actual.vocabulary, actual.positions, actual.norm) == (2048, 64, norm)
+    for width in (actual.width - multiple, actual.width + multiple):
         if width > 0:
             other = {"width": width, "heads": rules.heads(width), "ffn": rules.ffn(width)}
-            assert abs(size(found) - target) <= abs(size(found.model_copy(update=other)) - target)
+            assert abs(size(actual) - target) <= abs(size(actual.model_copy(update=other)) - target)
 
 
 def goal(place: str, amount: float, count: Callable[[Architecture], float]) -> Goal:

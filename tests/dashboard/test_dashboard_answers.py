@@ -83,9 +83,9 @@ def test_the_overview_counts_the_runs_of_every_sweep_by_what_became_of_them(tmp_
     waiting = sweep_folder(tmp_path / "group" / "two")
     with work_lock(waiting.run("a" * 16)):
         waiting.run("a" * 16).write_config(run_config(1, 128))
-        found = overview(Library(tmp_path), {})
-    first, second = found["sweeps"]
-    assert found["problems"] == []
+        answer = overview(Library(tmp_path), {})
+    first, second = answer["sweeps"]
+    assert answer["problems"] == []
     assert [first[name] for name in ("sweep", "done", "failed", "running", "waiting", "live")] == ["one", 1, 2, 0, 1, False]
     assert first["question"] == SWEEP["question"]
     assert first["tokens"] == sum(record.tokens for record in folder.records())
@@ -130,11 +130,11 @@ def test_the_page_of_a_goal_shows_its_path_and_follows_it(tmp_path: Path) -> Non
     looks = (GoalLook(runs=1, spent_flops=1e9, half_width=0.2), GoalLook(runs=2, spent_flops=2e9))
     path = GoalPath(of="beta", wanted=0.1, spend_flops=1e10, state="open", sentence="beta is known", looks=looks, runs=(run,))
     folder.goal_file.write_text(path.model_dump_json())
-    found = sweep_page(library, asked)
-    assert found["version"] != before["version"]
-    assert found["goal"]["sentence"] == "beta is known."
-    assert [look["half_width"] for look in found["goal"]["looks"]] == [0.2, None]
-    assert found["goal"]["runs"][0]["run_id"] == run.run_id
+    answer = sweep_page(library, asked)
+    assert answer["version"] != before["version"]
+    assert answer["goal"]["sentence"] == "beta is known."
+    assert [look["half_width"] for look in answer["goal"]["looks"]] == [0.2, None]
+    assert answer["goal"]["runs"][0]["run_id"] == run.run_id
     folder.goal_file.write_text('{"of": "<b>"}')
     damaged = sweep_page(library, asked)
     assert damaged["goal"] is None
@@ -170,10 +170,10 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_shown(tmp_path: Path) -> N
     shutil.copytree(broken.runs()[1].path, broken.run("e" * 16).path)
     sweep_folder(tmp_path / "no_sweep").sweep_file.write_text("tune: 3")
     library = Library(tmp_path)
-    found = overview(library, {})
-    assert [row["sweep"] for row in found["sweeps"]] == ["broken", "damaged", "no_sweep"]
-    assert [row["done"] for row in found["sweeps"]] == [1, 2, 0]
-    told = "\n".join(found["problems"])
+    answer = overview(library, {})
+    assert [row["sweep"] for row in answer["sweeps"]] == ["broken", "damaged", "no_sweep"]
+    assert [row["done"] for row in answer["sweeps"]] == [1, 2, 0]
+    told = "\n".join(answer["problems"])
     assert "record.json" in told
     assert "its folder has another name" in told
     assert "no_sweep" in told
@@ -186,9 +186,9 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_shown(tmp_path: Path) -> N
 @pytest.mark.parametrize("made", [True, False])
 def test_an_empty_or_missing_folder_is_said_to_be_so(tmp_path: Path, made: bool) -> None:
     root = tmp_path if made else tmp_path / "gone"
-    found = overview(Library(root), {})
-    assert found["sweeps"] == []
-    assert ("holds no sweep" if made else "is not a folder") in found["problems"][0]
+    answer = overview(Library(root), {})
+    assert answer["sweeps"] == []
+    assert ("holds no sweep" if made else "is not a folder") in answer["problems"][0]
     with pytest.raises(InputError, match=r"is not a folder|holds no sweep"):
         Library(root).snapshot("x")
 
@@ -397,10 +397,10 @@ def test_importances_find_the_knob_that_decides(tmp_path: Path) -> None:
                 add_run(folder, run_config(1, 64, rate, seed, dropout=dropout))
     library = Library(tmp_path)
     for evaluator in ("ped-anova", "fanova"):
-        found = importances(library, {"sweep": "made", "target": "loss_nats", "evaluator": evaluator})
-        assert set(found["importances"]) == {"recipe.learning_rate", "recipe.dropout"}
-        assert found["importances"]["recipe.learning_rate"] > 0.8
-        assert sum(found["importances"].values()) == pytest.approx(1)
+        answer = importances(library, {"sweep": "made", "target": "loss_nats", "evaluator": evaluator})
+        assert set(answer["importances"]) == {"recipe.learning_rate", "recipe.dropout"}
+        assert answer["importances"]["recipe.learning_rate"] > 0.8
+        assert sum(answer["importances"].values()) == pytest.approx(1)
     few = sweep_folder(tmp_path / "few")
     add_run(few, run_config(1, 64))
     assert "need 10 completed runs" in importances(library, {"sweep": "few", "target": "loss_nats"})["why_not"]
@@ -413,13 +413,13 @@ def test_what_if_counts_exactly_what_study_params_counts(model: str, tmp_path: P
     wanted = account(architecture, Conditions(default_length(None, [architecture]), 32, "fp32"))
     fields = {name: "none" if value is None else str(value).lower() for name, value in architecture.model_dump().items()}
     for asked in ({"model": model}, fields):  # by its name, and by every control
-        found = what_if(Library(tmp_path), asked)
-        assert found["problems"] == []
-        assert found["account"] | {"name": ""} == wanted.to_dict() | {"name": ""}
-        assert sum(part["count"] for part in found["parts"]) == wanted.count.parameters
+        answer = what_if(Library(tmp_path), asked)
+        assert answer["problems"] == []
+        assert answer["account"] | {"name": ""} == wanted.to_dict() | {"name": ""}
+        assert sum(part["count"] for part in answer["parts"]) == wanted.count.parameters
         assert any(
-            own["name"] in found["nearest"]
-            for own in found["models"]
+            own["name"] in answer["nearest"]
+            for own in answer["models"]
             if own["parameters_encoder"] == wanted.count.parameters_encoder
         )
 
@@ -559,25 +559,25 @@ class _Elements(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.elements.append((tag, dict(attrs)))
 
 
 def test_an_answer_of_a_stranger_runs_nothing_and_loads_nothing() -> None:
-    elements = _Elements(answer_html('x" onload="hit()', MALICE)).found
+    elements = _Elements(answer_html('x" onload="hit()', MALICE)).elements
     assert {tag for tag, _ in elements} == {"h1", "p", "table", "thead", "tbody", "tr", "th", "td"}
     assert {name for _, attributes in elements for name in attributes} == {"style"}
     figure = "![own](data:image/svg+xml;base64,PHN2Zy8+) [page](https://example.org) ![drawn](figures/law_fit.svg)"
-    kept = _Elements(answer_html('x" onload="hit()', figure)).found
+    kept = _Elements(answer_html('x" onload="hit()', figure)).elements
     assert ("a", {"href": "https://example.org"}) in kept
     assert ("img", {"src": "data:image/svg+xml;base64,PHN2Zy8+", "alt": "own"}) in kept
     assert ("img", {"src": "/figure/x%22%20onload%3D%22hit%28%29/law_fit.svg", "alt": "law fit", "loading": "lazy"}) in kept
     fold = '<details markdown="1">\n<summary>All <b>pairs</b></summary>\n\ntext\n\n</details>'
-    assert _Elements(answer_html("x", fold)).found == [("details", {}), ("summary", {}), ("p", {})]
-    assert {tag for tag, _ in _Elements(answer_html("x", fold.replace(">", ' onclick="x">', 1))).found} == {"p"}
+    assert _Elements(answer_html("x", fold)).elements == [("details", {}), ("summary", {}), ("p", {})]
+    assert {tag for tag, _ in _Elements(answer_html("x", fold.replace(">", ' onclick="x">', 1))).elements} == {"p"}
 
 
 def test_of_what_links_lead_to_out_of_a_strangers_folder_nothing_is_shown(tmp_path: Path) -> None:

@@ -27,14 +27,14 @@ def client(root: Path) -> Any:
 
 def known(root: Path) -> Any:
     """A client that has given the token."""
-    found = client(root)
-    assert found.get("/", params={"access_token": "secret"}).status_code == 303
-    return found
+    actual = client(root)
+    assert actual.get("/", params={"access_token": "secret"}).status_code == 303
+    return actual
 
 
 def test_the_server_answers_its_own_page_alone(tmp_path: Path) -> None:
     """By the token, which the first redirect puts into a cookie; as this machine; and in no frame."""
-    found, token = client(tmp_path), {"access_token": "secret"}
+    actual, token = client(tmp_path), {"access_token": "secret"}
     own, foreign = {"origin": "http://127.0.0.1:4000"}, {"origin": "http://evil.example"}
     asked: list[tuple[int, dict[str, dict[str, str]]]] = [
         (403, {}),
@@ -48,9 +48,9 @@ def test_the_server_answers_its_own_page_alone(tmp_path: Path) -> None:
         (200, {"headers": own}),
     ]
     for path in ("/", "/api/overview", "/static/app.js"):
-        found.cookies.clear()
+        actual.cookies.clear()
         for status, request in asked:
-            answer = found.get(path, **request)
+            answer = actual.get(path, **request)
             assert answer.status_code == status, (path, request)
             assert "<main" not in answer.text or (path, status) == ("/", 200)
             if status != 400:
@@ -59,10 +59,10 @@ def test_the_server_answers_its_own_page_alone(tmp_path: Path) -> None:
 
 
 def test_the_token_leaves_the_address_and_the_rest_of_it_stays(tmp_path: Path) -> None:
-    found = client(tmp_path)
-    answer = found.get("/", params={"page": "sweep", "access_token": "secret", "sweep": "a&b"})
+    actual = client(tmp_path)
+    answer = actual.get("/", params={"page": "sweep", "access_token": "secret", "sweep": "a&b"})
     assert answer.headers["location"] == "/?page=sweep&sweep=a%26b"
-    elsewhere = found.get("/%2fevil.example", params={"access_token": "secret"})
+    elsewhere = actual.get("/%2fevil.example", params={"access_token": "secret"})
     assert elsewhere.headers["location"] == "/", "never another host"
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie
@@ -70,11 +70,11 @@ def test_the_token_leaves_the_address_and_the_rest_of_it_stays(tmp_path: Path) -
 
 
 def test_no_script_but_the_dashboards_own_runs_and_nothing_is_loaded_from_elsewhere(tmp_path: Path) -> None:
-    found = known(tmp_path)
-    policy = dict(part.split(" ", 1) for part in found.get("/").headers["content-security-policy"].split("; "))
+    answer = known(tmp_path)
+    policy = dict(part.split(" ", 1) for part in answer.get("/").headers["content-security-policy"].split("; "))
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == policy["connect-src"] == "'self'"
-    page = found.get("/").text
+    page = answer.get("/").text
     assert "http" not in page
     assert "onclick" not in page
     assert page.count("<script") == page.count('<script src="/static/')
@@ -84,8 +84,8 @@ def test_a_figure_of_a_stranger_is_sandboxed_and_no_other_file_is_given(tmp_path
     folder = sweep_folder(tmp_path / "group" / "made")
     folder.figures.mkdir()
     (folder.figures / "law_fit.svg").write_text(FORGED)
-    found = known(tmp_path)
-    answer = found.get("/figure/group%2Fmade/law_fit.svg")
+    actual = known(tmp_path)
+    answer = actual.get("/figure/group%2Fmade/law_fit.svg")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "image/svg+xml"
     assert answer.headers["content-security-policy"] == "default-src 'none'; style-src 'unsafe-inline'; sandbox"
@@ -97,20 +97,20 @@ def test_a_figure_of_a_stranger_is_sandboxed_and_no_other_file_is_given(tmp_path
         "..%2Fx/law_fit.svg",
         "x/law_fit.svg",
     ):
-        assert found.get(f"/figure/{path}").status_code == 404
-    assert found.get("/static/../serving.py").status_code in (403, 404)
-    assert found.get("/static/%2e%2e/serving.py").status_code == 404
+        assert actual.get(f"/figure/{path}").status_code == 404
+    assert actual.get("/static/../serving.py").status_code in (403, 404)
+    assert actual.get("/static/%2e%2e/serving.py").status_code == 404
 
 
 def test_every_answer_is_json_and_bad_questions_get_one_sentence(tmp_path: Path) -> None:
     depth_or_width(tmp_path / "made", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=1)
-    found = known(tmp_path)
+    actual = known(tmp_path)
     for name in ANSWERS:
-        answer = found.get(f"/api/{name}", params={"sweep": "made"})
+        answer = actual.get(f"/api/{name}", params={"sweep": "made"})
         assert answer.headers["content-type"] == "application/json"
         assert answer.status_code == (422 if name in ("run", "law") else 200), name
     for name in ("sweep", "curves", "run", "offers", "law", "importances", "pulse"):
-        answer = found.get(f"/api/{name}", params={"sweep": "nowhere"})
+        answer = actual.get(f"/api/{name}", params={"sweep": "nowhere"})
         assert (answer.status_code, len(answer.json()["problems"])) == (422, 1)
         assert answer.json()["problems"][0].startswith("nowhere: is no sweep in ")
 

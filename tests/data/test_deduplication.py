@@ -27,7 +27,7 @@ def text(draw: random.Random, words: int, paragraphs: int = 1) -> str:
 
 def of_split(split: Split, make: Callable[[], str]) -> str:
     """A text whose hash puts it into a split."""
-    return next(found for found in iter(make, "") if split_of(found) == split)
+    return next(actual for actual in iter(make, "") if split_of(actual) == split)
 
 
 def deduplicated(texts: list[str]) -> tuple[list[tuple[Split, str]], Tally]:
@@ -37,8 +37,8 @@ def deduplicated(texts: list[str]) -> tuple[list[tuple[Split, str]], Tally]:
         return split_documents((Document(text, "here") for text in texts), tally)
 
     tally = Tally()
-    found = repetitions(lambda: documents(Tally()))
-    return list(found.without_repetitions(documents(tally), tally)), tally
+    actual = repetitions(lambda: documents(Tally()))
+    return list(actual.without_repetitions(documents(tally), tally)), tally
 
 
 def test_a_paragraph_is_kept_where_it_first_occurs_whatever_its_case_and_spaces() -> None:
@@ -59,10 +59,10 @@ def test_short_paragraphs_may_repeat_and_empty_documents_are_left_out() -> None:
 
 def changed(draw: random.Random, original: str, words: int) -> str:
     """The text with some words replaced."""
-    found = original.split(" ")
-    for place in draw.sample(range(len(found)), words):
-        found[place] = draw.choice(WORDS)
-    return " ".join(found)
+    actual = original.split(" ")
+    for place in draw.sample(range(len(actual)), words):
+        actual[place] = draw.choice(WORDS)
+    return " ".join(actual)
 
 
 @settings(max_examples=30, deadline=None)

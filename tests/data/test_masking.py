@@ -52,9 +52,9 @@ def test_shares_are_those_asked_for(mask: float, random: float) -> None:
     n = now.numel()
     became_mask = (now == 4).float().mean().item()
     stayed = (now == masked.labels).float().mean().item()
-    for found, asked in ((became_mask, mask), (stayed, 1 - mask - random)):
+    for actual, asked in ((became_mask, mask), (stayed, 1 - mask - random)):
         share = asked + random / 1000
-        assert found == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / n))
+        assert actual == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / n))
     replaced = now[(now != 4) & (now != masked.labels)]
     assert replaced.float().mean().item() == pytest.approx(500, abs=4 * 289 / math.sqrt(len(replaced)))
     assert (replaced.min().item(), replaced.max().item()) == (0, 999)

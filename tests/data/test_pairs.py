@@ -160,14 +160,14 @@ def test_padded_sequences_are_masked_in_proportion_to_their_text(static: bool) -
     tokens = torch.where(torch.arange(40) < lengths[:, None], torch.randint(5, 90, (5, 40)), SPECIAL.pad)
     tokens[:, 0] = SPECIAL.cls
     plain = Masker(Masking(), 6, SPECIAL.mask, SPECIAL.all, 100, static=StaticMasks(1, 3) if static else None)
-    found, whole = (each(tokens, torch.Generator().manual_seed(1)) for each in (replace(plain, padding=SPECIAL.pad), plain))
-    predicted = found.labels != IGNORED
+    actual, whole = (each(tokens, torch.Generator().manual_seed(1)) for each in (replace(plain, padding=SPECIAL.pad), plain))
+    predicted = actual.labels != IGNORED
     assert predicted.sum(1).tolist() == [6, 3, 1, 0, 6]
-    assert torch.equal(found.labels[predicted], tokens.gather(1, found.positions)[predicted])
-    assert (found.tokens[:, 0] == SPECIAL.cls).all()
-    assert ((found.tokens == tokens) | torch.zeros_like(tokens, dtype=torch.bool).scatter(1, found.positions, True)).all()
+    assert torch.equal(actual.labels[predicted], tokens.gather(1, actual.positions)[predicted])
+    assert (actual.tokens[:, 0] == SPECIAL.cls).all()
+    assert ((actual.tokens == tokens) | torch.zeros_like(tokens, dtype=torch.bool).scatter(1, actual.positions, True)).all()
     full = lengths == 40
-    assert all(torch.equal(one[full], other[full]) for one, other in zip(found, whole, strict=True))
+    assert all(torch.equal(one[full], other[full]) for one, other in zip(actual, whole, strict=True))
 
 
 def test_pieces_that_end_a_sentence_are_known_by_their_text() -> None:

@@ -47,23 +47,23 @@ def test_every_gpu_is_in_one_group_and_has_as_many_slots_as_asked(machine: Any, 
         with pytest.raises(InputError, match=f"each run needs {devices} GPUs?, but torch finds {gpus} here"):
             local_slots("cuda", sharing, devices)
         return
-    found = local_slots("cuda", sharing, devices)
-    users = Counter(index for slot in found for index in slot.indices)
-    assert set(users.values()) == {sharing} == {slot.sharing for slot in found}
+    actual = local_slots("cuda", sharing, devices)
+    users = Counter(index for slot in actual for index in slot.indices)
+    assert set(users.values()) == {sharing} == {slot.sharing for slot in actual}
     assert gpus - len(users) == gpus % devices, "more GPUs are idle than cannot make a group"
-    groups = {slot.indices for slot in found}
+    groups = {slot.indices for slot in actual}
     assert sum(map(len, groups)) == len(set().union(*groups)), "two groups of ranks share a GPU"
-    assert len(found) * devices * found[0].threads <= max(cores, len(found) * devices)
+    assert len(actual) * devices * actual[0].threads <= max(cores, len(actual) * devices)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(machines)
 def test_a_cpu_without_shares_asked_for_is_not_oversubscribed(machine: Any, drawn: dict[str, int]) -> None:
     machine(drawn["cores"], 0)
-    found = local_slots("cpu", None, drawn["devices"])
-    used = len(found) * drawn["devices"] * found[0].threads
-    assert found[0].sharing == max(1, -(-used // drawn["cores"]))
-    assert used <= drawn["cores"] or len(found) == 1
+    actual = local_slots("cpu", None, drawn["devices"])
+    used = len(actual) * drawn["devices"] * actual[0].threads
+    assert actual[0].sharing == max(1, -(-used // drawn["cores"]))
+    assert used <= drawn["cores"] or len(actual) == 1
 
 
 class FakeRuns:
@@ -113,17 +113,17 @@ def test_a_coordinated_sweep_fills_the_slots_and_never_overfills_a_gpu(
 ) -> None:
     devices = min(devices, gpus)
     machine(8, gpus)
-    found = local_slots("cuda", sharing, devices)
-    fake = FakeRuns(len(found), runs=24)
+    actual = local_slots("cuda", sharing, devices)
+    fake = FakeRuns(len(actual), runs=24)
     folder = SweepFolder(tmp_path_factory.mktemp("packing") / "results" / "toy")
     changes: dict[str, Any] = {"shapes": {"grid": {"depth": list(range(1, 13))}}, "seeds": 2}
     coordinator = coordinator_of(folder, **changes)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         patch.setattr(executors, "JobProcesses", fake)
-        coordinator.run(LocalExecutor(found), lambda _: None, refresh_seconds=0.01)
+        coordinator.run(LocalExecutor(actual), lambda _: None, refresh_seconds=0.01)
     assert len(coordinator.progress.ended) == 24
-    assert fake.largest == len(found)
+    assert fake.largest == len(actual)
     assert set(fake.most.values()) == {sharing}
     assert len(fake.most) == gpus - gpus % devices
 

@@ -174,9 +174,9 @@ def test_trunks_are_priced_by_what_comes_after_the_state_that_a_budget_goes_on_f
 @pytest.mark.parametrize("bend", [0.0, 0.01])
 def test_the_interval_of_a_forecast_holds_as_often_as_it_says(bend: float) -> None:
     """Of 30 random laws; 25 would be two standard errors too few."""
-    found = simulate_coverage(bend, simulated=30)
-    assert found.covered >= 25 / 30
-    assert 0 < found.half_width < 0.2
+    coverage = simulate_coverage(bend, simulated=30)
+    assert coverage.covered >= 25 / 30
+    assert 0 < coverage.half_width < 0.2
 
 
 def test_r2_is_clipped() -> None:
@@ -204,14 +204,14 @@ def test_the_next_runs_narrow_the_forecast_and_more_than_cheap_ones(study: Any, 
     runs, candidates = tables
     options = ("--law", "chinchilla", "--candidates", candidates, "--target", "parameters=7e10,tokens=1.4e12")
     status, out, _ = study("design", runs, *options, "--budget", "1e21", "--json")
-    found = json.loads(out)
+    answer = json.loads(out)
     assert status == 0
-    assert sum(run["cost"] for run in found["runs"]) <= 1e21
-    assert all(run["cost"] == pytest.approx(6 * run["parameters"] * run["tokens"]) for run in found["runs"])
-    widths = [found["before"], *(run["half_width"] for run in found["runs"])]
+    assert sum(run["cost"] for run in answer["runs"]) <= 1e21
+    assert all(run["cost"] == pytest.approx(6 * run["parameters"] * run["tokens"]) for run in answer["runs"])
+    widths = [answer["before"], *(run["half_width"] for run in answer["runs"])]
     assert widths == sorted(widths, reverse=True)
-    assert found["after"] == pytest.approx(widths[-1])
-    assert found["after"] < min(found["cheapest"], found["random"])
+    assert answer["after"] == pytest.approx(widths[-1])
+    assert answer["after"] < min(answer["cheapest"], answer["random"])
     status, out, _ = study("design", runs, *options, "--budget", "1e21")
     assert status == 0
     assert "is expected; for the same budget ±" in out
@@ -243,12 +243,12 @@ def test_a_stranger_designs_by_columns_of_no_known_role(study: Any, tmp_path: Pa
     law = ("--law", "E + A*active^-a*num_experts^-g + B*D^-b")
     target = ("--target", "active=3e9,num_experts=64,D=1e11", "--candidates", candidates)
     status, out, _ = study("design", runs, *law, *target, "--budget", "60", "--cost", "hours", "--json")
-    found = json.loads(out)
+    answer = json.loads(out)
     assert status == 0
-    assert found["runs"][0] == {**found["runs"][0], "active": 2e9, "num_experts": 64, "tokens": 1e11, "cost": 50}
-    assert found["after"] < found["before"]
-    assert found["notes"][0] == "left out: 1 row (lm_loss is missing)"
-    assert found["notes"][-1] == "cost counted as hours"
+    assert answer["runs"][0] == {**answer["runs"][0], "active": 2e9, "num_experts": 64, "tokens": 1e11, "cost": 50}
+    assert answer["after"] < answer["before"]
+    assert answer["notes"][0] == "left out: 1 row (lm_loss is missing)"
+    assert answer["notes"][-1] == "cost counted as hours"
     assert study("design", runs, *law, *target, "--budget", "2", "--cost", "1")[0] == 0
     told = f"--cost: is needed: {candidates} has no column cost or flops, and not both parameters and tokens"
     assert told in study("design", runs, *law, *target, "--budget", "60")[2]
@@ -277,9 +277,9 @@ def test_a_forecast_is_the_median_over_basins_and_a_sharp_optimum_weighs_little(
     pool = Pool(LAWS["power-floor"], columns, np.ones(9), {"parameters": np.array([1e11])})
     learner = Learner(pool, prior=Prior(np.array([2.0, 1.0, 0.3]), np.ones(3)))
     theta = np.array([[2.0, 1.0, 0.3], [2.0, 1e-3, 0.3]])
-    found = Optima(theta, np.zeros(2), 1e-4, Prior(theta[0], np.ones(3)))
-    order, weights = learner.weighed(found, np.arange(9))
+    optima = Optima(theta, np.zeros(2), 1e-4, Prior(theta[0], np.ones(3)))
+    order, weights = learner.weighed(optima, np.arange(9))
     slopes = [learner.surface.gradients(one[None])[1][0, :9] / learner.surface.value(one[None])[0, :9, None] for one in theta]
-    volumes = [np.linalg.det(slope.T @ slope / found.noise + np.eye(3)) ** -0.5 for slope in slopes]
+    volumes = [np.linalg.det(slope.T @ slope / optima.noise + np.eye(3)) ** -0.5 for slope in slopes]
     assert order == [1, 0]
     assert weights[0] / weights[1] == pytest.approx(volumes[1] / volumes[0])

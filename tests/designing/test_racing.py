@@ -102,9 +102,9 @@ def test_null_sequences_exceed_the_boundaries_as_often_as_planned_at_each_look(m
 
 
 def test_boundaries_fall_to_little_more_than_that_of_one_look() -> None:
-    found = boundaries(MOST, 0.05)
-    assert all(later < before for before, later in pairwise(found))
-    assert 1.0 < found[-1] / t.ppf(0.975, MOST - 1) < 1.25
+    bounds = boundaries(MOST, 0.05)
+    assert all(later < before for before, later in pairwise(bounds))
+    assert 1.0 < bounds[-1] / t.ppf(0.975, MOST - 1) < 1.25
 
 
 def test_few_seeds_decide_nothing_and_shared_noise_widens() -> None:

@@ -217,12 +217,12 @@ def test_the_verdicts_of_all_averages_are_adjusted_together() -> None:
         for place in (1, 2)
         for name, effect in effects.items()
     ]
-    found = averaged(cells)[1]
-    plain = sorted(average.difference.p_value or 0 for average in found)
+    actual = averaged(cells)[1]
+    plain = sorted(average.difference.p_value or 0 for average in actual)
     first, second, third = (times * p_value for times, p_value in zip((3, 2, 1), plain, strict=True))
     expected = [first, max(first, second), max(first, second, third)]
-    assert sorted(average.p_value_holm or 0 for average in found) == pytest.approx(np.minimum(expected, 1))
-    assert all((average.status == "decided") == ((average.p_value_holm or 0) < 0.05) for average in found)
+    assert sorted(average.p_value_holm or 0 for average in actual) == pytest.approx(np.minimum(expected, 1))
+    assert all((average.status == "decided") == ((average.p_value_holm or 0) < 0.05) for average in actual)
 
 
 def test_pairs_of_shapes_and_of_settings_are_adjusted_together_and_those_without_a_p_value_do_not_count() -> None:
@@ -237,9 +237,9 @@ def test_pairs_of_shapes_and_of_settings_are_adjusted_together_and_those_without
         for depth, scatter, seeds in ((1, 0.3, 3), (2, 0.003, 3), (3, 0.1, 1))
         for norm in ("post", "pre")
     ]
-    found = compare(families_of(tuple(cells)), variant_families(cells, {}), include_unbracketed=True)
-    known = [pair for pair in found.pairs if pair.difference.p_value is not None]
-    assert (len(known), len(found.pairs)) == (4, 9)
+    comparisons = compare(families_of(tuple(cells)), variant_families(cells, {}), include_unbracketed=True)
+    known = [pair for pair in comparisons.pairs if pair.difference.p_value is not None]
+    assert (len(known), len(comparisons.pairs)) == (4, 9)
     assert {pair.of_shapes for pair in known} == {True, False}
     running, expected = 0.0, []
     for place, p_value in enumerate(sorted(pair.difference.p_value or 0 for pair in known)):
@@ -249,10 +249,10 @@ def test_pairs_of_shapes_and_of_settings_are_adjusted_together_and_those_without
     undecided = [pair for pair in known if pair.status == "undecided"]
     assert undecided
     for pair in undecided:
-        seeds = [found.seed_variances[name] for name in (pair.first_cell, pair.second_cell)]
+        seeds = [comparisons.seed_variances[name] for name in (pair.first_cell, pair.second_cell)]
         assert pair.seeds_that_would_decide == seeds_that_would_decide(pair.difference, seeds, 4)
         assert pair.sequences_that_would_decide == sequences_that_would_decide(pair.difference, seeds, 4)
-    assert found.compared == {each.name for each in cells}
+    assert comparisons.compared == {each.name for each in cells}
 
 
 def test_each_side_of_a_pair_is_reckoned_with_its_own_seeds() -> None:
@@ -260,8 +260,8 @@ def test_each_side_of_a_pair_is_reckoned_with_its_own_seeds() -> None:
     (pair, *_), _ = averaged([cell(norm, 1, losses(4.0, (0.0, 0.1))) for norm in ("post", "pre")])
     quiet, wide = SeedVariance(1e-12, 5, 1), SeedVariance(1.5e-4, 5, 1)
     pair = replace(pair, difference=Difference(0.02, 0.01, 1000, (2, 6), p_value=0.9))
-    found = _add_remedies(pair, {pair.first_cell: quiet, pair.second_cell: wide}, 1)
-    assert found.sequences_that_would_decide is not None
+    actual = _add_remedies(pair, {pair.first_cell: quiet, pair.second_cell: wide}, 1)
+    assert actual.sequences_that_would_decide is not None
     assert sequences_that_would_decide(pair.difference, [wide, quiet], 1) is None
 
 

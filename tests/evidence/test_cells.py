@@ -45,9 +45,9 @@ def cell(depth: int, size: int) -> CellResult:
 def test_cells_within_five_percent_of_one_size_have_equal_parameters(largest: int, families: list[int]) -> None:
     assert EQUAL_WITHIN == 0.05
     sizes = [950_000, 1_000_000, largest, 1_100_000]
-    found = families_of(tuple(cell(depth, size) for depth, size in enumerate(sizes, start=1)))
-    assert [len(family.cells) for family in found] == families
-    assert all(family.equal_parameters for family in found)
+    actual = families_of(tuple(cell(depth, size) for depth, size in enumerate(sizes, start=1)))
+    assert [len(family.cells) for family in actual] == families
+    assert all(family.equal_parameters for family in actual)
 
 
 def test_cells_of_as_many_tokens_to_the_nearest_doubling_are_one_pool() -> None:
@@ -83,11 +83,11 @@ def test_a_rate_of_the_smallest_cell_is_transferred_where_the_largest_bears_it_o
             for rate in rates:
                 add_run(folder, run_config(1, width, rate, tokens=tokens), Law(best_rate=best))
             add_run(folder, run_config(1, width, best, 1, tokens), Law(best_rate=best))
-    found = cells_of(folder, folder.write_ledger())
-    at_largest = [cell.rates.status for cell in found if cell.tokens > 1.5e6]
+    cells = cells_of(folder, folder.write_ledger())
+    at_largest = [cell.rates.status for cell in cells if cell.tokens > 1.5e6]
     assert at_largest == statuses
-    assert [cell.rates.bracketed for cell in found] == [cell.rates.status in ("bracketed", "transferred") for cell in found]
-    assert [cell.rates.status for cell in found if cell.tokens < 1.5e6] == ["bracketed", statuses[1], statuses[1]]
+    assert [cell.rates.bracketed for cell in cells] == [cell.rates.status in ("bracketed", "transferred") for cell in cells]
+    assert [cell.rates.status for cell in cells if cell.tokens < 1.5e6] == ["bracketed", statuses[1], statuses[1]]
 
 
 def test_errors_cluster_by_the_documents_that_any_run_keeps(tmp_path: Path) -> None:

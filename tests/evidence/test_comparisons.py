@@ -104,11 +104,11 @@ def test_seeds_that_scatter_more_at_one_budget_say_nothing_of_another(tmp_path: 
     for tokens, (depth, width), seed in product((1e6, 2e6), ((1, 128), (2, 92)), (0, 2, 3)):
         law = Law(depth_effect=0.08, seed_deviation=0.004 if tokens == 1e6 else 0.3)
         add_run(folder, run_config(depth, width, seed=seed, tokens=tokens), law)
-    found = evidence_of(folder, include_unbracketed=True)
-    quiet, loud = (shared(scatter) for scatter in found.comparisons.seed_scatter)
+    actual = evidence_of(folder, include_unbracketed=True)
+    quiet, loud = (shared(scatter) for scatter in actual.comparisons.seed_scatter)
     assert loud.variance > 100 * quiet.variance
-    assert [pair.status for pair in found.comparisons.pairs] == ["decided", "undecided"]
-    for gain in found.token_gains:
+    assert [pair.status for pair in actual.comparisons.pairs] == ["decided", "undecided"]
+    for gain in actual.token_gains:
         low, high = gain.difference.low_nats, gain.difference.high_nats
         assert low is not None
         assert high is not None
@@ -126,9 +126,9 @@ def test_seeds_that_scatter_more_at_one_budget_say_nothing_of_another(tmp_path: 
 def test_decided_pairs_of_two_seeds_say_what_two_seeds_hide(tmp_path: Path) -> None:
     hidden = "Whether cells of two seeds scatter alike, which so few seldom show"
     for seeds, told in ((2, 1), (3, 0)):
-        found = evidence_of(depth_or_width(tmp_path / f"s{seeds}", seeds=seeds, budgets=(1e6,)))
-        assert any(pair.status == "decided" for pair in found.comparisons.pairs)
-        assert sum(line.startswith(hidden) for line in undecided(found)) == told
+        actual = evidence_of(depth_or_width(tmp_path / f"s{seeds}", seeds=seeds, budgets=(1e6,)))
+        assert any(pair.status == "decided" for pair in actual.comparisons.pairs)
+        assert sum(line.startswith(hidden) for line in undecided(actual)) == told
     null = depth_or_width(tmp_path / "null", Law(depth_effect=0), seeds=2, shapes=((1, 128), (2, 92)), budgets=(1e6,))
     assert not any(line.startswith(hidden) for line in undecided(evidence_of(null)))
 
@@ -139,26 +139,26 @@ def test_a_setting_whose_seeds_scatter_widely_lends_its_scatter_to_no_other(tmp_
     for norm, (depth, width), seed in product(("post", "pre"), ((1, 128), (2, 92)), (0, 1, 2)):
         law = Law(depth_effect=0.08, seed_deviation=0.004 if norm == "pre" else 0.5)
         add_run(folder, in_setting(run_config(depth, width, seed=seed), norm=norm), law)
-    found = evidence_of(folder, include_unbracketed=True)
-    (scatter,) = found.comparisons.seed_scatter
+    actual = evidence_of(folder, include_unbracketed=True)
+    (scatter,) = actual.comparisons.seed_scatter
     assert not scatter.alike
     assert {variance.cells for variance in scatter.variances.values()} == {1}
-    told = {pair.family: pair for pair in found.comparisons.pairs if pair.of_shapes}
+    told = {pair.family: pair for pair in actual.comparisons.pairs if pair.of_shapes}
     assert {family.partition("norm=")[2][:4].rstrip(","): pair.status for family, pair in told.items()} == {
         "post": "undecided",
         "pre": "decided",
     }
-    sentence = next(line for line in undecided(found) if "scatters" in line)
+    sentence = next(line for line in undecided(actual) if "scatters" in line)
     assert sentence.startswith("How widely each cell scatters over seeds: unevenly, so that intervals take each cell's own")
     assert "at 1M tokens 0.0" in sentence
     assert "(norm=pre) to 0." in sentence
     assert "(norm=post) (Bartlett's p = " in sentence
-    assert found.differences()["seed_scatter"][0]["alike"] is False
-    (kept,) = found.differences()["seed_scatter"]
+    assert actual.differences()["seed_scatter"][0]["alike"] is False
+    (kept,) = actual.differences()["seed_scatter"]
     assert (len(kept["variances"]), kept["tokens_near"]) == (4, 2**20)
     assert "or so" not in sentence
     larger = replace(scatter, pool=replace(scatter.pool, doublings=21))
-    several = replace(found, comparisons=replace(found.comparisons, seed_scatter=(scatter, larger)))
+    several = replace(actual, comparisons=replace(actual.comparisons, seed_scatter=(scatter, larger)))
     sentence = next(line for line in undecided(several) if "scatters" in line)
     assert "at 1M tokens (1.05M tokens or so) 0.0" in sentence
     assert "; at 1M tokens (2.1M tokens or so) 0.0" in sentence
@@ -170,10 +170,10 @@ def test_what_would_decide_is_reckoned_with_each_cells_own_seeds(tmp_path: Path)
     for (depth, width), seeds, deviation in (((1, 128), 6, 0.4), ((2, 92), 2, 0.002)):
         for seed in range(seeds):
             add_run(folder, run_config(depth, width, seed=seed), Law(depth_effect=0.02, seed_deviation=deviation))
-    found = evidence_of(folder, include_unbracketed=True).comparisons
-    (pair,) = found.pairs
+    actual = evidence_of(folder, include_unbracketed=True).comparisons
+    (pair,) = actual.pairs
     assert pair.difference.n_seeds == (2, 6)
-    of_pair = [found.seed_variances[name] for name in (pair.first_cell, pair.second_cell)]
+    of_pair = [actual.seed_variances[name] for name in (pair.first_cell, pair.second_cell)]
     assert of_pair[1].variance > 1000 * of_pair[0].variance
     assert pair.difference.standard_error_seeds_nats == pytest.approx(
         (of_pair[0].variance / 2 + of_pair[1].variance / 6) ** 0.5
@@ -187,11 +187,11 @@ def test_cells_of_one_seed_beside_uneven_ones_are_said_to_need_another(tmp_path:
     for (depth, width), seeds, deviation in (((1, 128), 3, 0.4), ((2, 92), 1, 0.1), ((4, 64), 3, 0.002)):
         for seed in range(seeds):
             add_run(folder, run_config(depth, width, seed=seed), Law(depth_effect=0.2, seed_deviation=deviation))
-    found = evidence_of(folder, include_unbracketed=True)
-    told = {pair.first[:2] + pair.second[:2]: pair.status for pair in found.comparisons.pairs}
+    actual = evidence_of(folder, include_unbracketed=True)
+    told = {pair.first[:2] + pair.second[:2]: pair.status for pair in actual.comparisons.pairs}
     assert told["L2L1"] == told["L4L2"] == "no_seed_replicates"
-    assert any(line.startswith("Whether 2 pairs with a cell of one seed") for line in undecided(found))
-    alone = [pair for pair in found.comparisons.pairs if pair.status == "no_seed_replicates"]
+    assert any(line.startswith("Whether 2 pairs with a cell of one seed") for line in undecided(actual))
+    alone = [pair for pair in actual.comparisons.pairs if pair.status == "no_seed_replicates"]
     assert "each has a cell of one seed, beside others that scatter unevenly" in verdict(alone)
 
 
@@ -205,11 +205,11 @@ def test_cells_of_an_earlier_launch_are_no_cells_of_the_sweep(tmp_path: Path) ->
     ledger = folder.ledger()
     now = ledger.loc[ledger["architecture.norm"] == "post", "cell"]
     folder.cells_file.write_text(json.dumps(sorted(set(now))))
-    found = evidence_of(folder, include_unbracketed=True)
-    assert len(found.ledger) == 6
-    assert [cell.architecture.width for cell in found.cells] == [64, 96]
-    assert {cell.setting for cell in found.cells} == {""}
-    assert not any("none of whose runs can be used" in line for line in undecided(found))
+    actual = evidence_of(folder, include_unbracketed=True)
+    assert len(actual.ledger) == 6
+    assert [cell.architecture.width for cell in actual.cells] == [64, 96]
+    assert {cell.setting for cell in actual.cells} == {""}
+    assert not any("none of whose runs can be used" in line for line in undecided(actual))
 
 
 def test_unbracketed_cells_enter_only_when_asked(tmp_path: Path) -> None:
@@ -227,11 +227,11 @@ def test_excluded_runs_count_in_no_mean(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", seeds=1, budgets=(1e6,), shapes=((1, 128), (2, 92)))
     add_run(folder, run_config(1, 128, 4e-3, seed=1), state="DIVERGED")
     add_run(folder, run_config(2, 92, 4e-3, seed=1), state="DIVERGED", reason="loss became NaN")
-    found = evidence_of(folder)
-    assert [len(cell.runs) for cell in found.cells] == [1, 1]
-    assert [cell.tokens for cell in found.cells] == [999424, 999424]
-    assert len(found.excluded) == 2
-    assert [pair.status for pair in found.comparisons.pairs] == ["no_seed_replicates"]
+    actual = evidence_of(folder)
+    assert [len(cell.runs) for cell in actual.cells] == [1, 1]
+    assert [cell.tokens for cell in actual.cells] == [999424, 999424]
+    assert len(actual.excluded) == 2
+    assert [pair.status for pair in actual.comparisons.pairs] == ["no_seed_replicates"]
 
 
 def test_small_differences_are_undecided_and_say_what_would_decide(tmp_path: Path) -> None:
@@ -247,9 +247,9 @@ def test_settings_keep_families_apart(tmp_path: Path) -> None:
     for depth, width in ((1, 128), (2, 92)):
         for schedule in ("linear", "cosine"):
             add_run(folder, run_config(depth, width, schedule=schedule))
-    found = evidence_of(folder, include_unbracketed=True)
-    assert [family.cells[0].setting for family in found.families] == ["schedule=cosine", "schedule=linear"]
-    assert len([pair for pair in found.comparisons.pairs if pair.of_shapes]) == 2
+    actual = evidence_of(folder, include_unbracketed=True)
+    assert [family.cells[0].setting for family in actual.families] == ["schedule=cosine", "schedule=linear"]
+    assert len([pair for pair in actual.comparisons.pairs if pair.of_shapes]) == 2
 
 
 def test_settings_of_one_shape_are_compared_in_the_order_of_the_sweep(tmp_path: Path) -> None:
@@ -258,25 +258,25 @@ def test_settings_of_one_shape_are_compared_in_the_order_of_the_sweep(tmp_path: 
     for depth, norm, seed in product((1, 2, 4), ("pre", "post"), (0, 1)):
         law = Law(depth_effect=-0.2 if norm == "pre" else 0.0)
         add_run(folder, in_setting(run_config(depth, 64, seed=seed), norm=norm), law)
-    found = evidence_of(folder, include_unbracketed=True)
-    pairs = found.comparisons.pairs
+    actual = evidence_of(folder, include_unbracketed=True)
+    pairs = actual.comparisons.pairs
     assert {(pair.first, pair.second, pair.weighs, pair.against) for pair in pairs} == {
         ("norm=post", "norm=pre", "architecture.norm", None)
     }
     assert [pair.family for pair in pairs] == [f"L{depth}-H64-A2-F256, 1M tokens" for depth in (1, 2, 4)]
     for pair, gap in zip(pairs, (0.0, 0.2, 0.4), strict=True):
         assert pair.difference.estimate_nats == pytest.approx(gap, abs=0.03)
-    sentence, *rest = loss_findings(found)
+    sentence, *rest = loss_findings(actual)
     assert sentence == ("At equal shape and tokens, of 3 pairs norm=post is lower in 0, norm=pre in 2, undecided 1 (Holm, 5%).")
     assert rest[0].startswith("Averaged over 3 conditions, norm=post minus norm=pre: +0.1")
     assert rest[2].startswith("L2-H64-A2-F256, 1M tokens: norm=pre is lower, norm=post minus norm=pre: +0.")
-    assert "norm=post minus norm=pre" in " ".join(undecided(found))
+    assert "norm=post minus norm=pre" in " ".join(undecided(actual))
     assert verdict(pairs[1:]).startswith("norm=pre is lower in every pair: at equal shape and tokens, of 2 pairs")
-    assert found.laws.fits == ()
-    assert found.laws.reasons == (
+    assert actual.laws.fits == ()
+    assert actual.laws.reasons == (
         "No fit of power-floor: its 3 parameters need 4 or more different points, got 3 in 6 rows",
     ), "once, since it holds for both"
-    assert "depth from L1-H64-A2-F256 to L2-H64-A2-F256 (norm=pre) at 1M tokens" in " ".join(loss_findings(found))
+    assert "depth from L1-H64-A2-F256 to L2-H64-A2-F256 (norm=pre) at 1M tokens" in " ".join(loss_findings(actual))
 
 
 def test_a_knob_that_some_runs_lack_is_a_setting(tmp_path: Path) -> None:
@@ -357,11 +357,11 @@ def test_a_donor_is_one_setting_however_its_folder_is_written(tmp_path: Path) ->
     for seed, start in enumerate((f"here/{run}", f"/there/{run}/", f"./{run}:first")):
         add_run(folder, run_config(1, 64, seed=seed, start=start), Law(depth_effect=0))
         add_run(folder, run_config(1, 64, seed=seed), Law(depth_effect=0))
-    found = evidence_of(folder, include_unbracketed=True)
-    (pair,) = found.comparisons.pairs
+    actual = evidence_of(folder, include_unbracketed=True)
+    (pair,) = actual.comparisons.pairs
     assert (pair.first, pair.second) == ("start=fresh", f"start={run}:first")
     assert pair.difference.n_seeds == (3, 3)
-    assert any(f"3 runs began with weights of {run}, whose" in line for line in undecided(found))
+    assert any(f"3 runs began with weights of {run}, whose" in line for line in undecided(actual))
 
 
 def test_settings_of_shapes_of_equal_parameters_keep_the_order_of_the_sweep(tmp_path: Path) -> None:
@@ -378,19 +378,19 @@ def test_settings_that_cost_parameters_are_compared_at_an_equal_shape_and_at_equ
     for width, groups, seed in product((64, 128), (None, 1), (0, 1)):
         law = Law(seed_deviation=0.001, depth_effect=0 if groups is None else 0.05)
         add_run(folder, in_setting(run_config(4, width, seed=seed), layer_groups=groups), law)
-    found = evidence_of(folder, include_unbracketed=True)
-    sides = {(pair.equal, pair.family): (pair.first, pair.second) for pair in found.comparisons.pairs if not pair.of_shapes}
+    actual = evidence_of(folder, include_unbracketed=True)
+    sides = {(pair.equal, pair.family): (pair.first, pair.second) for pair in actual.comparisons.pairs if not pair.of_shapes}
     assert {*sides.values()} == {("layer_groups=1", "layer_groups=none")}
     assert {*sides} == {
         ("shape", "L4-H64-A2-F256 (191.7k to 341.7k parameters), 1M tokens"),
         ("shape", "L4-H128-A2-F512 (487.9k to 1.1M parameters), 1M tokens"),
         ("depth, FFN ratio and parameters", "depth 4, 199.3k non-embedding parameters, 1M tokens"),
     }
-    told = "\n".join(loss_findings(found))
+    told = "\n".join(loss_findings(actual))
     assert "at equal shape and tokens, of 2 pairs layer_groups=1 is lower in" in told
     assert "at equal depth, FFN ratio, parameters and tokens, of 1 pair" in told
-    assert [average.equal for average in found.averages] == ["shape"]
-    assert found.laws.fits or found.laws.reasons
+    assert [average.equal for average in actual.averages] == ["shape"]
+    assert actual.laws.fits or actual.laws.reasons
     ledger = folder.read_ledger()
     assert {*ledger["architecture.layer_groups"]} == {"none", "1"}
 
@@ -423,9 +423,9 @@ def test_equal_parameters_are_matched_by_the_width_and_by_the_ffn_ratio(
     )
     for activation, width, ffn in sizes:
         add_run(folder, in_setting(reshaped(run_config(2, width), ffn=ffn), activation=activation))
-    found = evidence_of(folder, include_unbracketed=True)
-    widths = {cell.name: cell.architecture.width for cell in found.cells}
-    pairs = [pair for pair in found.comparisons.pairs if pair.equal.startswith("depth")]
+    actual = evidence_of(folder, include_unbracketed=True)
+    widths = {cell.name: cell.architecture.width for cell in actual.cells}
+    pairs = [pair for pair in actual.comparisons.pairs if pair.equal.startswith("depth")]
     assert {pair.second for pair in pairs} <= {"activation=gelu"}
     assert {(pair.equal, widths[pair.second_cell], widths[pair.first_cell]) for pair in pairs} == expected
 
@@ -438,8 +438,8 @@ def test_a_setting_that_is_lower_for_its_smaller_ffn_alone_is_not_called_lower_a
         for width, ffn in shapes[activation]:
             law = Law(seed_deviation=0.001, depth_effect=-0.1 if ffn < 3 * width else 0)
             add_run(folder, in_setting(reshaped(run_config(2, width, seed=seed), ffn=ffn), activation=activation), law)
-    found = evidence_of(folder, include_unbracketed=True)
-    told = sorted((pair.equal, pair.status) for pair in found.comparisons.pairs if not pair.of_shapes)
+    actual = evidence_of(folder, include_unbracketed=True)
+    told = sorted((pair.equal, pair.status) for pair in actual.comparisons.pairs if not pair.of_shapes)
     assert told == [(RATIO, "undecided"), (RATIO, "undecided"), (WIDTH, "decided")]
 
 
@@ -448,9 +448,9 @@ def test_settings_that_cannot_be_compared_are_said_to_be_so(tmp_path: Path) -> N
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"recipe.batch_tokens": [1024, 32768]}})
     for batch in (1024, 32768):
         add_run(folder, run_config(1, 64, batch_tokens=batch))
-    found = evidence_of(folder, include_unbracketed=True)
-    assert loss_findings(found)[0].startswith("Variants are not compared: no two cells")
-    told = {cell.shape: cell.reason for cell in found.comparisons.left_out}
+    actual = evidence_of(folder, include_unbracketed=True)
+    assert loss_findings(actual)[0].startswith("Variants are not compared: no two cells")
+    told = {cell.shape: cell.reason for cell in actual.comparisons.left_out}
     assert told.keys() == {"batch_tokens=1024", "batch_tokens=32768"}
     spent = "its whole steps use 983,040 tokens, 98.3% of the budget, and no other cell comes within 1% of that"
     assert told["batch_tokens=32768"] == spent
@@ -462,9 +462,9 @@ def test_batches_that_spend_as_much_as_each_other_are_compared_whatever_a_third_
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"recipe.batch_tokens": batches}})
     for batch, seed in product(batches, (0, 1)):
         add_run(folder, run_config(1, 64, seed=seed, batch_tokens=batch))
-    found = evidence_of(folder, include_unbracketed=True).comparisons
-    assert [(pair.first, pair.second) for pair in found.pairs] == [("batch_tokens=65536", "batch_tokens=32768")]
-    assert [cell.shape for cell in found.left_out] == ["batch_tokens=1024"]
+    actual = evidence_of(folder, include_unbracketed=True).comparisons
+    assert [(pair.first, pair.second) for pair in actual.pairs] == [("batch_tokens=65536", "batch_tokens=32768")]
+    assert [cell.shape for cell in actual.left_out] == ["batch_tokens=1024"]
 
 
 def test_batches_are_not_compared_at_equal_steps(tmp_path: Path) -> None:
@@ -473,9 +473,9 @@ def test_batches_are_not_compared_at_equal_steps(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | sweep)
     for batch, seed in product((1024, 4096), (0, 1)):
         add_run(folder, run_config(1, 64, seed=seed, batch_tokens=batch, budget={"steps": 500}))
-    found = evidence_of(folder, include_unbracketed=True).comparisons
-    assert found.pairs == ()
-    assert [cell.reason.split(",")[0] for cell in found.left_out] == ["its whole steps use 512", "its whole steps use 2"]
+    actual = evidence_of(folder, include_unbracketed=True).comparisons
+    assert actual.pairs == ()
+    assert [cell.reason.split(",")[0] for cell in actual.left_out] == ["its whole steps use 512", "its whole steps use 2"]
 
 
 def test_shapes_that_see_more_tokens_for_one_budget_scatter_on_their_own(tmp_path: Path) -> None:
@@ -499,9 +499,9 @@ def test_batches_are_compared_at_equal_budgets_though_their_whole_steps_differ(t
     for tokens, batch, norm, seed in product((1e6, 2e6), batches, ("post", "pre"), (0, 1)):
         config = in_setting(run_config(2, 64, seed=seed, tokens=tokens, batch_tokens=batch), norm=norm)
         add_run(folder, config, Law(depth_effect=0.1 * log2(batch / 512)))
-    found = evidence_of(folder, include_unbracketed=True)
-    assert len({cell.tokens for cell in found.cells}) > 2
-    pairs = [pair for pair in found.comparisons.pairs if pair.weighs == "recipe.batch_tokens"]
+    actual = evidence_of(folder, include_unbracketed=True)
+    assert len({cell.tokens for cell in actual.cells}) > 2
+    pairs = [pair for pair in actual.comparisons.pairs if pair.weighs == "recipe.batch_tokens"]
     assert len(pairs) == 12
     assert {pair.family for pair in pairs} == {
         f"L2-H64-A2-F256, norm={norm}, {tokens} tokens" for norm in ("post", "pre") for tokens in ("1M", "2M")
@@ -510,11 +510,11 @@ def test_batches_are_compared_at_equal_budgets_though_their_whole_steps_differ(t
     for pair in pairs:
         assert pair.difference.estimate_nats == pytest.approx(0.1 * (sizes[pair.first] - sizes[pair.second]), abs=0.02)
         assert pair.status == "decided"
-    assert [shared(scatter).cells for scatter in found.comparisons.seed_scatter] == [6, 6]
+    assert [shared(scatter).cells for scatter in actual.comparisons.seed_scatter] == [6, 6]
     assert (
-        "batch_tokens=512 is lower than batch_tokens=1024 in 4 of 4 and batch_tokens=2048 in 4 of 4" in loss_findings(found)[0]
+        "batch_tokens=512 is lower than batch_tokens=1024 in 4 of 4 and batch_tokens=2048 in 4 of 4" in loss_findings(actual)[0]
     )
-    fronts = [line for line in loss_findings(found) if line.startswith("Lowest")]
+    fronts = [line for line in loss_findings(actual) if line.startswith("Lowest")]
     assert [line.split(":")[0] for line in fronts] == ["Lowest loss at 1M tokens", "Lowest loss at 2M tokens"]
 
 
@@ -526,9 +526,9 @@ def test_of_many_families_those_of_the_largest_and_the_smallest_difference_are_t
     for (place, (width, tokens)), norm, seed in product(enumerate(places), ("post", "pre"), (0, 1, 2)):
         law = Law(depth_effect=0.1 * place if norm == "pre" else 0.0)
         add_run(folder, in_setting(run_config(2, width, seed=seed, tokens=tokens), norm=norm), law)
-    found = evidence_of(folder, include_unbracketed=True)
-    assert len({pair.family for pair in found.comparisons.pairs}) == 9
-    told = [line for line in loss_findings(found) if "norm=pre minus norm=post" in line]
+    actual = evidence_of(folder, include_unbracketed=True)
+    assert len({pair.family for pair in actual.comparisons.pairs}) == 9
+    told = [line for line in loss_findings(actual) if "norm=pre minus norm=post" in line]
     assert told[0].startswith("Averaged over 9 conditions, norm=pre minus norm=post: +0.3")
     assert [line.partition(": norm=")[0] for line in told[1:]] == [
         "Largest decided of 9 families: L2-H128-A2-F512, 4M tokens",
@@ -542,11 +542,11 @@ def test_rotary_positions_are_compared_with_learned_ones(tmp_path: Path) -> None
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": vary})
     for encoding, seed in product(("rotary", "learned"), (0, 1)):
         add_run(folder, in_setting(run_config(1, 64, seed=seed), position_encoding=encoding))
-    found = evidence_of(folder, include_unbracketed=True)
+    actual = evidence_of(folder, include_unbracketed=True)
     assert sorted(folder.read_ledger()["architecture.position_encoding"]) == ["learned"] * 2 + ["rotary"] * 2
-    (pair,) = found.comparisons.pairs
+    (pair,) = actual.comparisons.pairs
     assert (pair.first, pair.second) == ("position_encoding=learned", "position_encoding=rotary")
-    assert found.laws.reasons == ("No law is fitted: the usable runs are of one size, and no shape has two budgets",)
+    assert actual.laws.reasons == ("No law is fitted: the usable runs are of one size, and no shape has two budgets",)
 
 
 def test_shapes_are_compared_at_equal_flops_where_budgets_are_flops(tmp_path: Path) -> None:
@@ -554,16 +554,16 @@ def test_shapes_are_compared_at_equal_flops_where_budgets_are_flops(tmp_path: Pa
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "budgets": {"flops": [3e11, 6e11]}})
     for flops, (depth, width), seed in product((3e11, 6e11), ((1, 128), (2, 92), (4, 64)), (0, 1)):
         add_run(folder, run_config(depth, width, seed=seed, budget={"flops": flops}), Law(depth_effect=0.2))
-    found = evidence_of(folder, include_unbracketed=True)
-    assert len({cell.tokens for cell in found.cells}) == 6
-    assert len(found.comparisons.pairs) == 6
-    sentence, *rest = loss_findings(found)
+    actual = evidence_of(folder, include_unbracketed=True)
+    assert len({cell.tokens for cell in actual.cells}) == 6
+    assert len(actual.comparisons.pairs) == 6
+    sentence, *rest = loss_findings(actual)
     assert sentence.startswith("Width lowers loss more in every pair: at equal parameters and FLOPs, of 6 pairs")
     assert rest[0].startswith(
         "Averaged over 2 conditions, L1-H128-A2-F512 has the lowest mean. The others minus it, decided: L2-H92-A2-F368 +0.19"
     )
     assert rest[1].startswith("200.1k non-embedding parameters, 300G FLOPs: L1-H128-A2-F512 is lower")
-    assert [len(scatter.variances) for scatter in found.comparisons.seed_scatter] == [3, 3]
+    assert [len(scatter.variances) for scatter in actual.comparisons.seed_scatter] == [3, 3]
 
 
 def test_a_front_at_equal_flops_goes_by_parameters(tmp_path: Path) -> None:
@@ -574,11 +574,11 @@ def test_a_front_at_equal_flops_goes_by_parameters(tmp_path: Path) -> None:
     )
     for width in (32, 64, 128):
         add_run(folder, run_config(1, width, budget={"flops": 3e11}))
-    found = evidence_of(folder)
-    tokens, sizes = ([getattr(cell, name) for cell in found.front] for name in ("tokens", "parameters"))
+    actual = evidence_of(folder)
+    tokens, sizes = ([getattr(cell, name) for cell in actual.front] for name in ("tokens", "parameters"))
     assert sizes == sorted(sizes)
     assert tokens == sorted(tokens, reverse=True)
-    assert found.front[0].architecture.width == 32
+    assert actual.front[0].architecture.width == 32
 
 
 def test_runs_that_are_no_more_of_the_sweep_make_no_settings(tmp_path: Path) -> None:
@@ -607,8 +607,8 @@ def test_settings_and_shapes_have_verdicts_of_their_own_and_settings_come_first(
     for (depth, width), norm, seed in product(((1, 128), (2, 92)), ("post", "pre"), (0, 1)):
         law = Law(depth_effect=0.5, best_rate=3e-3 if norm == "pre" else 9e-3)
         add_run(folder, in_setting(run_config(depth, width, seed=seed), norm=norm), law)
-    found = evidence_of(folder, include_unbracketed=True)
-    settings, of_variants, shapes, of_shapes = loss_findings(found)[:4]
+    actual = evidence_of(folder, include_unbracketed=True)
+    settings, of_variants, shapes, of_shapes = loss_findings(actual)[:4]
     assert shapes.startswith("Width lowers loss more in every pair: at equal parameters and tokens, of 2 pairs")
     assert of_shapes.startswith("Averaged over 2 conditions, L2-H92-A2-F368 minus L1-H128-A2-F512: +0.4")
     assert of_variants.startswith("Averaged over 2 conditions, norm=p")
@@ -617,20 +617,20 @@ def test_settings_and_shapes_have_verdicts_of_their_own_and_settings_come_first(
 
 def test_grid_has_no_comparisons_but_gains_and_a_front(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=((1, 64), (2, 64), (1, 128), (2, 128)))
-    found = evidence_of(folder)
-    assert found.comparisons.pairs == ()
-    assert found.comparisons.reason is not None
-    assert "no two shapes" in found.comparisons.reason
-    assert sorted((gain.axis, gain.smaller[:6], gain.larger[:6]) for gain in found.gains) == [
+    actual = evidence_of(folder)
+    assert actual.comparisons.pairs == ()
+    assert actual.comparisons.reason is not None
+    assert "no two shapes" in actual.comparisons.reason
+    assert sorted((gain.axis, gain.smaller[:6], gain.larger[:6]) for gain in actual.gains) == [
         ("depth", "L1-H12", "L2-H12"),
         ("depth", "L1-H64", "L2-H64"),
         ("width", "L1-H64", "L1-H12"),
         ("width", "L2-H64", "L2-H12"),
     ]
-    ranked = [gain.nats_lowered_per_million for gain in found.gains]
+    ranked = [gain.nats_lowered_per_million for gain in actual.gains]
     assert ranked == sorted(ranked, reverse=True)
-    losses = [cell.loss_nats for cell in found.front]
-    sizes = [cell.parameters for cell in found.front]
+    losses = [cell.loss_nats for cell in actual.front]
+    sizes = [cell.parameters for cell in actual.front]
     assert sizes == sorted(sizes)
     assert losses == sorted(losses, key=lambda loss: -(loss or 0))
 
@@ -656,13 +656,13 @@ def test_steps_that_raise_the_loss_are_told_and_not_as_what_lowers_it(tmp_path: 
 def test_of_many_steps_it_is_said_which_are_told_in_full(tmp_path: Path) -> None:
     """Wider and wider shapes lower the loss at each of five steps; the three that buy most a parameter are told."""
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=tuple((1, width) for width in (32, 48, 64, 96, 128, 192)))
-    found = evidence_of(folder)
-    counts, *steps = [line for line in loss_findings(found) if "steps" in line or "lowered per million" in line]
+    actual = evidence_of(folder)
+    counts, *steps = [line for line in loss_findings(actual) if "steps" in line or "lowered per million" in line]
     assert counts == (
         "Of 5 steps to a larger size 5 lower the loss, 0 raise it, undecided 0 (Holm, 5%); "
         "most of the decided, per million more parameters_encoder:"
     )
-    assert [step.partition(":")[0] for step in steps] == [gain.step for gain in found.gains[:3]]
+    assert [step.partition(":")[0] for step in steps] == [gain.step for gain in actual.gains[:3]]
 
 
 class NoEffect(Law):
@@ -680,11 +680,11 @@ def test_of_many_steps_the_least_likely_of_chance_is_judged_among_all(tmp_path: 
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for (depth, width), seed in product(shapes, range(3)):
         add_run(folder, run_config(depth, width, seed=seed), NoEffect(seed_deviation=0.02))
-    found = evidence_of(folder)
-    assert any(gain.difference.p_value is not None and gain.difference.p_value < 0.05 for gain in found.gains)
-    bounds = [(gain.difference.low_nats, gain.difference.high_nats) for gain in found.gains]
+    actual = evidence_of(folder)
+    assert any(gain.difference.p_value is not None and gain.difference.p_value < 0.05 for gain in actual.gains)
+    bounds = [(gain.difference.low_nats, gain.difference.high_nats) for gain in actual.gains]
     assert all(low * high < 0 for low, high in bounds if low is not None and high is not None)
-    (steps,) = [line for line in loss_findings(found) if "steps to a larger size" in line]
+    (steps,) = [line for line in loss_findings(actual) if "steps to a larger size" in line]
     assert steps == "Not decided: none of 24 steps to a larger size changes the loss beyond chance (Holm, 5%)."
 
 
@@ -695,9 +695,9 @@ def test_the_lowest_loss_is_not_told_as_if_a_step_to_it_were_decided(tmp_path: P
         folder = sweep_folder(tmp_path / type(law).__name__, SWEEP | {"tune": {}})
         for width, seed in product((64, 128), (0, 1, 2)):
             add_run(folder, run_config(1, width, seed=seed), law)
-        found = evidence_of(folder)
-        assert (len(found.comparisons.pairs), [gain.status == "decided" for gain in found.gains]) == (0, [not alike])
-        (lowest,) = [line for line in loss_findings(found) if line.startswith("Lowest loss")]
+        actual = evidence_of(folder)
+        assert (len(actual.comparisons.pairs), [gain.status == "decided" for gain in actual.gains]) == (0, [not alike])
+        (lowest,) = [line for line in loss_findings(actual) if line.startswith("Lowest loss")]
         assert ("parameters), not significantly different from any cell that it was compared with" in lowest) == alike
 
 
@@ -709,10 +709,10 @@ def test_the_lowest_loss_is_told_with_the_next_where_no_pair_or_step_compares_th
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for (depth, width), seed in product(((1, 64), (2, 128), (4, 184)), range(seeds)):
         add_run(folder, run_config(depth, width, seed=seed), NoEffect(seed_deviation=0.02))
-    found = evidence_of(folder)
-    assert (found.comparisons.pairs, found.gains) == ((), ())
-    best, second, _ = sorted(found.cells, key=lambda cell: float(cell.losses.mean()))
-    (lowest,) = [line for line in loss_findings(found) if line.startswith("Lowest loss")]
+    actual = evidence_of(folder)
+    assert (actual.comparisons.pairs, actual.gains) == ((), ())
+    best, second, _ = sorted(actual.cells, key=lambda cell: float(cell.losses.mean()))
+    (lowest,) = [line for line in loss_findings(actual) if line.startswith("Lowest loss")]
     assert f": {best.words}, " in lowest
     above = signed(float(second.losses.mean() - best.losses.mean()))
     assert f" parameters); the next, {second.words}, minus it {above} nats ({interval}" in lowest
@@ -843,20 +843,20 @@ def test_where_rates_keep_cells_from_comparisons_the_answer_says_what_lets_them_
 def test_figures_have_a_panel_a_family_and_where_these_would_be_many_one_a_variant_and_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = evidence_of(depth_or_width(tmp_path / "s", budgets=(1e6, 2e6), seeds=1, rates=(4e-3,)))
-    monkeypatch.setattr("study.evidence.evidence.MOST_PANELS", len(found.families))
-    assert found.panels() == {family.label: family.cells for family in found.families}
-    alike = tuple(replace(family, size="1.1M non-embedding parameters") for family in found.families)
-    assert Counter(cell.name for cells in replace(found, families=alike).panels().values() for cell in cells) == Counter(
-        cell.name for cell in found.cells
+    actual = evidence_of(depth_or_width(tmp_path / "s", budgets=(1e6, 2e6), seeds=1, rates=(4e-3,)))
+    monkeypatch.setattr("study.evidence.evidence.MOST_PANELS", len(actual.families))
+    assert actual.panels() == {family.label: family.cells for family in actual.families}
+    alike = tuple(replace(family, size="1.1M non-embedding parameters") for family in actual.families)
+    assert Counter(cell.name for cells in replace(actual, families=alike).panels().values() for cell in cells) == Counter(
+        cell.name for cell in actual.cells
     )
-    monkeypatch.setattr("study.evidence.evidence.MOST_PANELS", len(found.families) - 1)
-    assert [*found.panels()] == ["1M tokens", "2M tokens"]
+    monkeypatch.setattr("study.evidence.evidence.MOST_PANELS", len(actual.families) - 1)
+    assert [*actual.panels()] == ["1M tokens", "2M tokens"]
     norms = {1e6: {"architecture.norm": "pre"}, 2e6: {"architecture.norm": "post"}}
-    varied = tuple(replace(cell, settings=norms[cell.budget.amount]) for cell in found.cells)
-    assert [*replace(found, cells=varied).panels()] == ["norm=pre, 1M tokens", "norm=post, 2M tokens"]
-    assert {cell.name: cell.tokens for cells in found.panels().values() for cell in cells} == {
-        cell.name: cell.tokens for cell in found.cells
+    varied = tuple(replace(cell, settings=norms[cell.budget.amount]) for cell in actual.cells)
+    assert [*replace(actual, cells=varied).panels()] == ["norm=pre, 1M tokens", "norm=post, 2M tokens"]
+    assert {cell.name: cell.tokens for cells in actual.panels().values() for cell in cells} == {
+        cell.name: cell.tokens for cell in actual.cells
     }
 
 
@@ -876,13 +876,13 @@ def test_steps_that_may_change_nothing_and_cells_without_a_usable_run_are_left_o
     shapes = ((1, 64), (2, 64), (1, 128))
     folder = depth_or_width(tmp_path / "s", Law(depth_effect=0.08, seed_deviation=0.03), budgets=(1e6,), shapes=shapes)
     add_run(folder, run_config(1, 256), state="DIVERGED")
-    found = evidence_of(folder)
-    told = undecided(found)
+    actual = evidence_of(folder)
+    told = undecided(actual)
     (cells,) = [line for line in told if "none of whose runs" in line]
     assert cells.endswith(": L1-H256-A2-F1024 at 1M tokens.")
     (steps,) = [line for line in told if "chance may do as much" in line]
-    assert {gain.status for gain in found.gains} == {"decided", "undecided"}
-    for gain in found.gains:
+    assert {gain.status for gain in actual.gains} == {"decided", "undecided"}
+    for gain in actual.gains:
         assert (f"{gain.axis} from {gain.smaller} to {gain.larger}" in steps) == (gain.status == "undecided")
 
 
@@ -895,9 +895,9 @@ def test_a_cell_without_a_usable_run_is_left_open_once(tmp_path: Path) -> None:
             in_setting(run_config(1, width), norm=norm),
             state="DIVERGED" if (width, norm) == (64, "pre") else "COMPLETED",
         )
-    found = evidence_of(folder)
-    assert any(left.reason == "no usable run at any learning rate" for left in found.comparisons.left_out)
-    told = "\n".join(undecided(found))
+    actual = evidence_of(folder)
+    assert any(left.reason == "no usable run at any learning rate" for left in actual.comparisons.left_out)
+    told = "\n".join(undecided(actual))
     assert "none of whose runs can be used: L1-H64-A2-F256 (norm=pre) at 1M tokens." in told
     assert "norm=pre at L1-H64-A2-F256" not in told
     assert "norm=pre at L1-H128-A2-F512" in told, "that of one rate alone"
@@ -907,15 +907,15 @@ def test_a_cell_without_a_usable_run_is_left_open_once(tmp_path: Path) -> None:
 def test_of_many_steps_that_may_change_nothing_a_few_are_named_and_none_is_said_to_lower_the_loss(tmp_path: Path) -> None:
     shapes = tuple((1, width) for width in (64, 72, 80, 88, 96, 104, 512))
     folder = depth_or_width(tmp_path / "s", Law(depth_effect=0, seed_deviation=0.12), budgets=(1e6,), shapes=shapes)
-    found = evidence_of(folder)
-    holding = [gain for gain in found.gains if gain.status == "undecided"]
-    assert (len(holding), len(found.gains)) == (5, 6)
-    (steps,) = [line for line in undecided(found) if "chance may do as much" in line]
+    actual = evidence_of(folder)
+    holding = [gain for gain in actual.gains if gain.status == "undecided"]
+    assert (len(holding), len(actual.gains)) == (5, 6)
+    (steps,) = [line for line in undecided(actual) if "chance may do as much" in line]
     assert steps.startswith("Whether 5 of 6 steps change the loss at all")
     assert steps.endswith("; and 2 more, see their tables.")
     assert sum(gain.step in steps for gain in holding) == 3
-    told = [line for line in loss_findings(found) if "lowered per million" in line]
-    assert [line.partition(":")[0] for line in told] == [gain.step for gain in found.gains if gain not in holding]
+    told = [line for line in loss_findings(actual) if "lowered per million" in line]
+    assert [line.partition(":")[0] for line in told] == [gain.step for gain in actual.gains if gain not in holding]
 
 
 def test_cells_that_no_pair_has_are_named_where_their_rate_is_not_bracketed(tmp_path: Path) -> None:
@@ -957,9 +957,9 @@ def test_a_run_at_another_value_of_a_tuned_knob_is_no_seed_that_diverged(tmp_pat
 
 def test_depth_that_adds_no_parameters_is_no_step(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=((1, 128), (2, 128)))
-    found = evidence_of(folder)
-    shared = [replace(cell, parameters_encoder=found.cells[0].parameters_encoder) for cell in found.cells]
-    assert len(gains_of(found.cells, {})) == 1
+    actual = evidence_of(folder)
+    shared = [replace(cell, parameters_encoder=actual.cells[0].parameters_encoder) for cell in actual.cells]
+    assert len(gains_of(actual.cells, {})) == 1
     assert gains_of(shared, {}) == ()
 
 
@@ -970,15 +970,15 @@ def test_a_front_is_of_one_budget_and_one_validation_set(tmp_path: Path) -> None
             add_run(folder, run_config(1, width, tokens=tokens))
     other = run_config(1, 64, tokens=1e6)
     add_run(folder, other.model_copy(update={"masking": other.masking.model_copy(update={"rate": 0.4})}))
-    found = evidence_of(folder)
-    assert [cell.budget.tokens for cell in found.front] == [2.5e5] * 2 + [1e6] * 3
-    fronts = [line for line in loss_findings(found) if "; the Pareto front below that size: L1-H64-A2-F256 " in line]
+    actual = evidence_of(folder)
+    assert [cell.budget.tokens for cell in actual.front] == [2.5e5] * 2 + [1e6] * 3
+    fronts = [line for line in loss_findings(actual) if "; the Pareto front below that size: L1-H64-A2-F256 " in line]
     assert [line.split(":")[0].split(" at ")[1] for line in fronts] == ["250k tokens", "1M tokens"]
     assert all(line.count("L1-") == 2 for line in fronts)
-    lowest = [line for line in loss_findings(found) if line.startswith("Lowest")]
+    lowest = [line for line in loss_findings(actual) if line.startswith("Lowest")]
     assert len(lowest) == 3
     assert "rate=0.4" in lowest[-1] + lowest[-2]
-    assert found.comparisons.pairs == (), "losses under other masks are not compared"
+    assert actual.comparisons.pairs == (), "losses under other masks are not compared"
 
 
 def test_settings_that_cost_other_flops_are_told_by_what_they_reach_for_them(tmp_path: Path) -> None:
@@ -987,16 +987,16 @@ def test_settings_that_cost_other_flops_are_told_by_what_they_reach_for_them(tmp
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"recipe.teacher": ["none", f"here/{run}"]}})
     for tokens, teacher in product((2.5e5, 1e6), ("none", f"here/{run}")):
         add_run(folder, run_config(1, 64, tokens=tokens, teacher=teacher))
-    found = evidence_of(folder, include_unbracketed=True)
-    assert [cell.setting for cell in found.cells] == ["teacher=none", f"teacher={run}"] * 2
-    assert not any("Front of loss (nats) against train_flops" in line for line in loss_findings(found)), "none costs more here"
+    actual = evidence_of(folder, include_unbracketed=True)
+    assert [cell.setting for cell in actual.cells] == ["teacher=none", f"teacher={run}"] * 2
+    assert not any("Front of loss (nats) against train_flops" in line for line in loss_findings(actual)), "none costs more here"
 
     def fronts(*costs_and_losses: tuple[float, float]) -> list[str]:
         cells = [
             replace(cell, train_flops=flops, losses=loss + 0 * cell.losses)
-            for cell, (flops, loss) in zip(found.cells, costs_and_losses, strict=True)
+            for cell, (flops, loss) in zip(actual.cells, costs_and_losses, strict=True)
         ]
-        return [line for line in loss_findings(replace(found, cells=tuple(cells))) if "against train_flops" in line]
+        return [line for line in loss_findings(replace(actual, cells=tuple(cells))) if "against train_flops" in line]
 
     (pays,) = fronts((1e9, 5.0), (2e9, 4.5), (4e9, 4.0), (8e9, 4.0))
     budgets = (f"teacher={run}, 250k tokens: 4.5000 at 2e+09", "teacher=none, 1M tokens: 4.0000 at 4e+09")
@@ -1024,40 +1024,40 @@ def test_what_more_tokens_buy_is_told_by_shape_and_per_doubling(tmp_path: Path) 
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for tokens, depth, seed in product((2.5e5, 1e6, 2e6), (1, 2), (0, 1)):
         add_run(folder, run_config(depth, 96, tokens=tokens, seed=seed))
-    found = evidence_of(folder)
-    assert [gain.shape[:2] for gain in found.token_gains] == ["L1", "L1", "L2", "L2"]
-    losses = {(cell.architecture.shape_name, cell.tokens): cell.losses.mean() for cell in found.cells}
-    for gain in found.token_gains:
+    actual = evidence_of(folder)
+    assert [gain.shape[:2] for gain in actual.token_gains] == ["L1", "L1", "L2", "L2"]
+    losses = {(cell.architecture.shape_name, cell.tokens): cell.losses.mean() for cell in actual.cells}
+    for gain in actual.token_gains:
         lowered = losses[gain.shape, gain.fewer_tokens] - losses[gain.shape, gain.more_tokens]
         assert lowered > 0
         assert gain.difference.estimate_nats == pytest.approx(-lowered)
         doublings = {4: 2, 2: 1}[round(gain.more_tokens / gain.fewer_tokens)]
         assert gain.nats_lowered_per_doubling == pytest.approx(lowered / doublings, rel=1e-3)
-    told = [line for line in loss_findings(found) if "per doubling" in line]
+    told = [line for line in loss_findings(actual) if "per doubling" in line]
     last = "from 1M tokens to 2M tokens"
     assert [line.split(":")[0] for line in told] == [f"L{depth}-H96-A2-F384 {last}" for depth in (1, 2)]
-    assert not [line for line in undecided(found) if last in line]
+    assert not [line for line in undecided(actual) if last in line]
 
 
 def test_of_many_shapes_it_is_told_how_many_gained_by_more_tokens(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for tokens, heads, seed in product((1e6, 2e6), (1, 2, 4, 8), (0, 1)):
         add_run(folder, reshaped(run_config(1, 64, tokens=tokens, seed=seed), heads=heads))
-    found = evidence_of(folder)
-    counts, *most = loss_findings(found)[-4:]
+    actual = evidence_of(folder)
+    counts, *most = loss_findings(actual)[-4:]
     assert counts == (
         "Of 4 last steps to a larger budget 4 lower the loss, 0 raise it, undecided 0 (Holm, 5%); "
         "most of the decided, per doubling of the tokens:"
     )
     least = {"L1-H64-A8-F256": 1.0}
-    some = tuple(replace(gain, p_value_holm=least.get(gain.shape, 0.0)) for gain in found.token_gains)
-    told = loss_findings(with_found(found, token_gains=some))[-4:]
+    some = tuple(replace(gain, p_value_holm=least.get(gain.shape, 0.0)) for gain in actual.token_gains)
+    told = loss_findings(with_found(actual, token_gains=some))[-4:]
     assert "undecided 1 " in told[0]
     assert not any("undecided" in line or line.startswith(tuple(least)) for line in told[1:])
-    none = tuple(replace(gain, p_value_holm=1.0) for gain in found.token_gains)
-    assert loss_findings(with_found(found, token_gains=none))[-1].startswith("Not decided: none of 4 last steps")
+    none = tuple(replace(gain, p_value_holm=1.0) for gain in actual.token_gains)
+    assert loss_findings(with_found(actual, token_gains=none))[-1].startswith("Not decided: none of 4 last steps")
     assert all(line.endswith("nats lowered per doubling of the tokens.") for line in most)
-    lowered = {gain.shape: gain.nats_lowered_per_doubling for gain in found.token_gains}
+    lowered = {gain.shape: gain.nats_lowered_per_doubling for gain in actual.token_gains}
     assert [line.split(" from ")[0] for line in most] == sorted(lowered, key=lambda shape: -lowered[shape])[:3]
 
 
@@ -1075,10 +1075,10 @@ def test_only_a_wider_shape_speaks_for_width(tmp_path: Path, ffn: int, words: st
     for seed in (0, 1):
         add_run(folder, run_config(2, 92, seed=seed), Law(depth_effect=0.5))
         add_run(folder, reshaped(run_config(1, 128 if ffn == 512 else 92, seed=seed), ffn=ffn), Law(depth_effect=0.5))
-    found = evidence_of(folder, include_unbracketed=True)
-    (pair,) = found.comparisons.pairs
+    actual = evidence_of(folder, include_unbracketed=True)
+    (pair,) = actual.comparisons.pairs
     assert pair.status == "decided"
-    sentence = verdict(found.comparisons.pairs)
+    sentence = verdict(actual.comparisons.pairs)
     assert words in sentence
     assert ("wide" in sentence) == (ffn == 512)
 
@@ -1092,10 +1092,10 @@ def test_heads_are_weighed_at_one_shape(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for heads, seed in product((2, 4, 8), (0, 1)):
         add_run(folder, reshaped(run_config(2, 64, seed=seed), heads=heads), heads_cost(heads))
-    found = evidence_of(folder, include_unbracketed=True)
-    assert {(pair.weighs, pair.against) for pair in found.comparisons.pairs} == {("heads", None)}
-    assert found.comparisons.pairs[0].first == "L2-H64-A4-F256"
-    sentence, *rest = loss_findings(found)
+    actual = evidence_of(folder, include_unbracketed=True)
+    assert {(pair.weighs, pair.against) for pair in actual.comparisons.pairs} == {("heads", None)}
+    assert actual.comparisons.pairs[0].first == "L2-H64-A4-F256"
+    sentence, *rest = loss_findings(actual)
     assert sentence == (
         "Fewer heads lower loss more in every pair: at equal parameters and tokens, of 3 pairs the shape of more heads is "
         "lower in 0, that of fewer in 3, undecided 0 (Holm, 5%)."
@@ -1107,10 +1107,10 @@ def test_cells_of_one_size_stand_in_the_order_of_their_heads_and_open_pairs_by_w
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for heads, seed in product((2, 4, 16), (0, 1)):
         add_run(folder, reshaped(run_config(2, 64, seed=seed), heads=heads), Law(depth_effect=0))
-    found = evidence_of(folder, include_unbracketed=True)
-    assert [cell.architecture.heads for cell in found.cells] == [2, 4, 16]
-    (line,) = [line for line in undecided(found) if " minus " in line]
-    open_pairs = [pair for pair in found.comparisons.pairs if pair.status == "undecided"]
+    actual = evidence_of(folder, include_unbracketed=True)
+    assert [cell.architecture.heads for cell in actual.cells] == [2, 4, 16]
+    (line,) = [line for line in undecided(actual) if " minus " in line]
+    open_pairs = [pair for pair in actual.comparisons.pairs if pair.status == "undecided"]
     assert all(f"{pair.first} minus {pair.second}" in line for pair in open_pairs)
     assert line.count("(") == len({(pair.seeds_that_would_decide, pair.sequences_that_would_decide) for pair in open_pairs})
     for seeds, sequences, remedy in (
@@ -1120,7 +1120,7 @@ def test_cells_of_one_size_stand_in_the_order_of_their_heads_and_open_pairs_by_w
         (None, None, f"neither up to {MOST_SEEDS} seeds a cell nor up to {MOST_SEQUENCES} times the sequences alone"),
     ):
         pair = replace(open_pairs[0], seeds_that_would_decide=seeds, sequences_that_would_decide=sequences)
-        told = undecided(replace(found, comparisons=replace(found.comparisons, pairs=(pair,))))
+        told = undecided(replace(actual, comparisons=replace(actual.comparisons, pairs=(pair,))))
         assert f"{pair.family}: {pair.first} minus {pair.second} ({remedy})." in told
 
 
@@ -1128,8 +1128,8 @@ def test_width_is_weighed_against_ffn_at_one_depth(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for (width, ffn), seed in product(((128, 512), (176, 176)), (0, 1)):
         add_run(folder, reshaped(run_config(2, width, seed=seed), ffn=ffn), Law(depth_effect=ffn / 1000))
-    found = evidence_of(folder, include_unbracketed=True)
-    (pair,) = found.comparisons.pairs
+    actual = evidence_of(folder, include_unbracketed=True)
+    (pair,) = actual.comparisons.pairs
     assert (pair.first, pair.weighs, pair.against) == ("L2-H176-A2-F176", "width", "ffn")
     assert verdict((pair,)) == (
         "Width lowers loss more: at equal parameters and tokens, of 1 pair the wider shape is lower in 1, "
@@ -1143,11 +1143,11 @@ def test_a_grid_of_heads_tells_pairs_of_heads_and_steps_in_the_other_sizes(tmp_p
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for depth, heads, seed in product((1, 2), (2, 4), (0, 1)):
         add_run(folder, reshaped(run_config(depth, 64, seed=seed), heads=heads), heads_cost(heads))
-    found = evidence_of(folder, include_unbracketed=True)
-    assert [pair.weighs for pair in found.comparisons.pairs] == ["heads", "heads"]
-    assert [gain.axis for gain in found.gains] == ["depth", "depth"]
-    lowering = [gain for gain in found.gains if gain.difference.estimate_nats <= 0]
-    assert sum(line.startswith("depth from L1-H64-A") for line in loss_findings(found)) == len(lowering) > 0
+    actual = evidence_of(folder, include_unbracketed=True)
+    assert [pair.weighs for pair in actual.comparisons.pairs] == ["heads", "heads"]
+    assert [gain.axis for gain in actual.gains] == ["depth", "depth"]
+    lowering = [gain for gain in actual.gains if gain.difference.estimate_nats <= 0]
+    assert sum(line.startswith("depth from L1-H64-A") for line in loss_findings(actual)) == len(lowering) > 0
 
 
 def test_pairs_of_unequal_depth_are_told_apart_from_those_of_unequal_heads(tmp_path: Path) -> None:
@@ -1175,9 +1175,9 @@ def test_steps_in_width_are_between_equal_heads_where_these_vary(
     for width, numbers in heads.items():
         for number in numbers:
             add_run(folder, reshaped(run_config(1, width), heads=number))
-    found = evidence_of(folder)
-    assert {(gain.smaller, gain.larger) for gain in found.gains} == steps
-    assert {gain.axis for gain in found.gains} == {"width"}
+    actual = evidence_of(folder)
+    assert {(gain.smaller, gain.larger) for gain in actual.gains} == steps
+    assert {gain.axis for gain in actual.gains} == {"width"}
 
 
 def test_a_cell_without_a_usable_run_has_a_dash_for_its_other_knobs(tmp_path: Path) -> None:
@@ -1196,13 +1196,13 @@ def test_other_tuned_knobs_are_chosen_before_the_rate(tmp_path: Path) -> None:
     for rate in (1e-3, 2e-3, 4e-3, 8e-3):
         add_run(folder, run_config(1, 128, rate, weight_decay=0.01), Law(depth_effect=0))
         add_run(folder, run_config(1, 128, rate, weight_decay=0.1), Law(best_rate=1e-2, curvature=0.3))
-    (cell,) = (found := evidence_of(folder)).cells
+    (cell,) = (actual := evidence_of(folder)).cells
     assert len(cell.rates.tried) == 4
     assert cell.rates.bracketed
     (chosen,) = cell.runs
     assert folder.run(chosen).config().recipe.weight_decay == 0.01
-    assert "| weight\\_decay=0.01 |" in cells_table(found)
-    (told,) = [line for line in undecided(found) if "weight_decay" in line]
+    assert "| weight\\_decay=0.01 |" in cells_table(actual)
+    (told,) = [line for line in undecided(actual) if "weight_decay" in line]
     assert told.startswith("How much is recipe.weight_decay's doing: the best one tried is the lowest in L1-H128")
 
 

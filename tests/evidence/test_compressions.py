@@ -19,17 +19,17 @@ REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
 
 def test_what_rounding_costs_and_how_it_stands_beside_a_smaller_encoder_is_paired_by_run_and_seed() -> None:
     evidence = gather(SweepFolder(REFERENCE / "int8_or_smaller"))
-    (found,) = evidence.compressions
+    (actual,) = evidence.compressions
     rows = evidence.ledger.set_index("run_id")
     rounded = rows[rows["recipe.weights"] == "int8"]
     costs = rounded["loss_nats"].to_numpy() - rows.loc[rounded["recipe.start"].str.partition(":")[0], "loss_nats"].to_numpy()
     smaller = rows[rows["shape"] == "L4-H40-A2-F160"]["loss_nats"]
-    assert (found.name, found.beside) == ("int8 L4-H96-A3-F384", "L4-H40-A2-F160 in fp32 (663 kB)")
-    assert found.against is not None
-    assert found.against.estimate_nats == pytest.approx(rounded["loss_nats"].mean() - smaller.mean())
-    assert found.against_source.estimate_nats == pytest.approx(costs.mean())
-    assert found.against_source.standard_error_seeds_nats == pytest.approx(costs.std(ddof=1) / 3**0.5)
-    for difference in (found.against, found.against_source):
+    assert (actual.name, actual.beside) == ("int8 L4-H96-A3-F384", "L4-H40-A2-F160 in fp32 (663 kB)")
+    assert actual.against is not None
+    assert actual.against.estimate_nats == pytest.approx(rounded["loss_nats"].mean() - smaller.mean())
+    assert actual.against_source.estimate_nats == pytest.approx(costs.mean())
+    assert actual.against_source.standard_error_seeds_nats == pytest.approx(costs.std(ddof=1) / 3**0.5)
+    for difference in (actual.against, actual.against_source):
         low, high = difference.low_nats, difference.high_nats
         assert low is not None
         assert high is not None
@@ -63,13 +63,13 @@ def test_what_is_cut_besides_is_no_rounding_and_other_layers_are_no_second_run()
         config = config.model_copy(update={"architecture": shallow, "recipe": recipe})
         cut[run] = record.model_copy(update={"config": config})
     given: Any = Cut(folder, cut)
-    found = compressions_of(given, evidence.ledger, evidence.cells, evidence.comparisons.seed_variances)
-    assert {one.name: one.against_source.n_seeds for one in found} == {
+    compressions = compressions_of(given, evidence.ledger, evidence.cells, evidence.comparisons.seed_variances)
+    assert {one.name: one.against_source.n_seeds for one in compressions} == {
         "int8 L2-H96-A3-F384 (first layers)": (2, 2),
         "int8 L2-H96-A3-F384 (last layers)": (1, 1),
     }
-    assert not any(one.rounds for one in found)
-    assert "compressing adds " in compression_words(found[0])
+    assert not any(one.rounds for one in compressions)
+    assert "compressing adds " in compression_words(compressions[0])
 
 
 class Cut:

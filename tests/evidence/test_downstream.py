@@ -68,9 +68,9 @@ def test_a_score_stands_beside_the_loss_of_its_own_run(scored: SweepFolder, evid
         record = run.record()
         assert record is not None
         assert (row["loss_nats"], row["parameters"], row["tokens"]) == (record.loss_nats, record.parameters, record.tokens)
-        mine = [found for found in scores_of(run) if found.config.task == "sst2"]
+        mine = [actual for actual in scores_of(run) if actual.config.task == "sst2"]
         for column, protocol in {"score": "fine_tune", "random": "random_init"}.items():
-            values = [found.test for found in mine if found.config.protocol == protocol and found.test is not None]
+            values = [actual.test for actual in mine if actual.config.protocol == protocol and actual.test is not None]
             assert row[column] == pytest.approx(np.mean(values))
         assert row["seeds"] == 3
         assert (row["majority"], row["bag_of_words"]) == (0.5, 0.6)
@@ -104,15 +104,15 @@ def test_the_error_is_over_examples_and_over_seeds_pooled_over_encoders(evidence
 
 @pytest.mark.slow
 def test_equal_encoders_of_few_seeds_are_seldom_called_reversed() -> None:
-    random, found = np.random.default_rng(0), []
+    random, actual = np.random.default_rng(0), []
     loss, encoders, seeds = np.array([4.0, 3.8, 3.6]), 3, 2
     for _ in range(2000):
         scores = random.normal(0.7, 0.01, (encoders, seeds))
         noise = noise_of_seeds(float(scores.var(axis=1, ddof=1).mean()), encoders, seeds, 0.0)
         told = trend(loss, scores.mean(axis=1), [noise] * encoders, np.arange(encoders))
         assert told is not None
-        found.append(bool(told.reversals))
-    assert np.mean(found) < 0.06
+        actual.append(bool(told.reversals))
+    assert np.mean(actual) < 0.06
 
 
 def test_seeds_of_untrained_weights_say_nothing_of_pre_trained_ones(tmp_path: Path) -> None:
@@ -128,11 +128,11 @@ def test_seeds_of_untrained_weights_say_nothing_of_pre_trained_ones(tmp_path: Pa
 
 
 def test_tasks_are_told_apart_by_whether_they_follow_the_loss(evidence: Evidence) -> None:
-    found = evidence.downstream
-    assert found is not None
-    verdicts = {task.task: task.trend.verdict for task in found.tasks if task.trend is not None}
+    actual = evidence.downstream
+    assert actual is not None
+    verdicts = {task.task: task.trend.verdict for task in actual.tasks if task.trend is not None}
     assert verdicts == {"blimp": "monotone", "cola": "monotone", "sst2": "monotone", "rte": "undecided"}
-    above = {task.task: task.above_untrained for task in found.tasks}
+    above = {task.task: task.above_untrained for task in actual.tasks}
     assert above["sst2"] == above["blimp"] == (6, 6)
     assert above["rte"][0] <= 1
     sentences = score_findings(evidence)
@@ -144,15 +144,15 @@ def test_tasks_are_told_apart_by_whether_they_follow_the_loss(evidence: Evidence
 
 def test_trends_are_corrected_for_the_number_of_tasks(evidence: Evidence) -> None:
     """By Holm, the least p first; what no order of so few encoders could decide is said."""
-    found = evidence.downstream
-    assert found is not None
-    trends = [task.trend for task in found.tasks]
+    actual = evidence.downstream
+    assert actual is not None
+    trends = [task.trend for task in actual.tasks]
     pairs = [(told.p_value, told.p_value_holm) for told in trends if told and told.p_value and told.p_value_holm]
     assert len(pairs) == len(trends) == 4
     assert min(pairs)[1] == pytest.approx(4 * min(pairs)[0])
     assert all(adjusted >= p_value for p_value, adjusted in pairs)
     assert not any("cannot decide" in sentence for sentence in score_findings(evidence))
-    many = replace(found, tasks=tuple(replace(found.tasks[0], task=f"task {number}") for number in range(20)))
+    many = replace(actual, tasks=tuple(replace(actual.tasks[0], task=f"task {number}") for number in range(20)))
     few = [replace(_of_encoders(task, 4), trend=replace(task.trend, p_value_holm=1.0)) for task in many.tasks if task.trend]
     told = score_findings(with_found(evidence, downstream=replace(many, tasks=tuple(few))))
     assert "; 4 encoders at most cannot decide one of 20 tasks in whatever order, more of them might." in told[0]
@@ -171,15 +171,15 @@ def test_tasks_that_no_order_of_their_encoders_could_decide_are_named(
     evidence: Evidence, encoders: tuple[int, ...], told: str
 ) -> None:
     """The least p of n encoders is 2/n!, which Holm takes twice for the first of two tasks: 0.033 of five, 0.17 of four."""
-    found = evidence.downstream
-    assert found is not None
-    assert found.tasks[0].trend is not None
+    actual = evidence.downstream
+    assert actual is not None
+    assert actual.tasks[0].trend is not None
     tasks = tuple(
-        replace(_of_encoders(found.tasks[0], n), task=f"task {place}", trend=replace(found.tasks[0].trend, p_value_holm=1.0))
+        replace(_of_encoders(actual.tasks[0], n), task=f"task {place}", trend=replace(actual.tasks[0].trend, p_value_holm=1.0))
         for place, n in enumerate(encoders)
     )
     (sentence,) = [
-        line for line in score_findings(with_found(evidence, downstream=replace(found, tasks=tasks))) if "Holm" in line
+        line for line in score_findings(with_found(evidence, downstream=replace(actual, tasks=tasks))) if "Holm" in line
     ]
     names = ", ".join(task.task for task in tasks)
     assert sentence == f"{names}: scores show no decided relation to the loss (Holm, 5%){told}."
@@ -192,9 +192,9 @@ def _of_encoders(task: TaskScores, n: int) -> TaskScores:
 
 def test_the_least_p_of_encoders_of_two_shapes_is_one_of_eight(evidence: Evidence) -> None:
     """Two of each, so that the two shapes and the two encoders of each change places; the reverse order is one of these."""
-    found = evidence.downstream
-    assert found is not None
-    four = _of_encoders(found.tasks[0], 4)
+    actual = evidence.downstream
+    assert actual is not None
+    four = _of_encoders(actual.tasks[0], 4)
     assert four.least_p_value == pytest.approx(2 / 24)
     two = replace(four, points=four.points.assign(shape=["a", "a", "b", "b"]))
     assert two.least_p_value == pytest.approx(2 / 8)
@@ -213,14 +213,14 @@ def test_where_pre_training_shows_is_told_with_the_tasks_where_it_does_not(
     evidence: Evidence, lifts: tuple[float, float], told: str
 ) -> None:
     """Untrained weights that score as they do, or one point higher; a task without them is not compared."""
-    found = evidence.downstream
-    assert found is not None
-    (sst2,) = (task for task in found.tasks if task.task == "sst2")
+    actual = evidence.downstream
+    assert actual is not None
+    (sst2,) = (task for task in actual.tasks if task.task == "sst2")
     tasks = tuple(
         replace(sst2, task=name, points=sst2.points.assign(random=sst2.points["random"] + lift))
         for name, lift in zip(("sst2", "other"), lifts, strict=True)
     )
-    changed = with_found(evidence, downstream=replace(found, tasks=tasks))
+    changed = with_found(evidence, downstream=replace(actual, tasks=tasks))
     (sentence,) = [line for line in score_findings(changed) if line.startswith("Encoders above")]
     assert sentence.endswith(f"beyond noise, each tested at 5%: {told}.")
     assert "0 of 0" not in trend_table(changed)
@@ -228,20 +228,20 @@ def test_where_pre_training_shows_is_told_with_the_tasks_where_it_does_not(
 
 def test_where_pre_training_hurts_and_where_a_bag_of_words_is_better_is_told(evidence: Evidence) -> None:
     """Half intervals of 0.03 and 0.04 make 0.05 noise; over the examples alone a bag of words has as much as the encoder."""
-    found = evidence.downstream
-    assert found is not None
-    (sst2,) = (task for task in found.tasks if task.task == "sst2")
+    actual = evidence.downstream
+    assert actual is not None
+    (sst2,) = (task for task in actual.tasks if task.task == "sst2")
     noises = np.full(3, ScoreNoise(0.1, 2, (0.04 / 1.96) ** 2))
     points = sst2.points.head(3).assign(score=0.7, half=0.03, random_half=0.04, noise=noises)
     hurt = replace(sst2, points=points.assign(random=[0.749, 0.751, 0.6], bag_of_words=[0.751, 0.749, 0.649]))
     alone = replace(sst2, task="alone", points=points.assign(random=np.nan, bag_of_words=np.nan))
-    told = score_findings(with_found(evidence, downstream=replace(found, tasks=(hurt, alone))))
+    told = score_findings(with_found(evidence, downstream=replace(actual, tasks=(hurt, alone))))
     assert "Encoders below the same encoders untrained, beyond noise likewise: sst2 1 of 3." in told
     assert "Beside a bag of words, beyond noise likewise, encoders above: sst2 1 of 3; below: sst2 1 of 3." in told
     counts = hurt.to_dict()
     assert counts["beside_untrained"] == {"above": 1, "below": 1, "of": 3}
     assert counts["beside_bag_of_words"] == {"above": 1, "below": 1, "of": 3}
-    nothing = score_findings(with_found(evidence, downstream=replace(found, tasks=(alone,))))
+    nothing = score_findings(with_found(evidence, downstream=replace(actual, tasks=(alone,))))
     assert not any("beyond noise likewise" in sentence for sentence in nothing)
     usual = score_findings(evidence)
     assert "Encoders below the same encoders untrained, beyond noise likewise: none on any task." in usual
@@ -250,38 +250,40 @@ def test_where_pre_training_hurts_and_where_a_bag_of_words_is_better_is_told(evi
 @pytest.mark.slow
 def test_an_encoder_as_good_as_a_bag_of_words_is_seldom_told_apart_from_it(evidence: Evidence) -> None:
     """Right on three in four of 2,000 examples each, whichever those are, 4,000 times: 16% would be, were a score as known."""
-    found = evidence.downstream
-    assert found is not None
+    actual = evidence.downstream
+    assert actual is not None
     draw, draws = np.random.default_rng(0), 4000
     scores, words = draw.binomial(2000, 0.75, (2, draws)) / 2000
     noises = [ScoreNoise(0.0, np.inf, score * (1 - score) / 2000) for score in scores]
     halves = [noise.half for noise in noises]
     points = pd.DataFrame({"score": scores, "noise": noises, "half": halves, "bag_of_words": words})
-    beside = replace(found.tasks[0], points=points).beside_words
+    beside = replace(actual.tasks[0], points=points).beside_words
     assert 0.03 <= (beside.above + beside.below) / beside.of <= 0.06
 
 
 def test_the_best_on_average_is_told_beside_the_second_and_of_how_many(evidence: Evidence) -> None:
-    found = evidence.downstream
-    assert found is not None
-    assert found.average is not None
-    ranked = found.average.points.sort_values("score", ascending=False)
+    actual = evidence.downstream
+    assert actual is not None
+    assert actual.average is not None
+    ranked = actual.average.points.sort_values("score", ascending=False)
     (told,) = [sentence for sentence in score_findings(evidence) if sentence.startswith("On average")]
     assert f"{ranked['name'].iloc[0]} scores highest, {ranked['score'].iloc[0]:.3f} ± " in told
     assert told.endswith(f"beyond noise above {ranked['name'].iloc[1]}, {ranked['score'].iloc[1]:.3f}.")
-    assert found.average.trend is not None
+    assert actual.average.trend is not None
     (told,) = [sentence for sentence in score_findings(evidence) if sentence.startswith("The average's rank correlation")]
-    assert f" is {found.average.trend.correlation:+.2f} (95% interval " in told
-    assert told.endswith(f", 6 encoders): {found.average.trend.verdict}.")
-    loud = found.average.points.head(2).assign(noise=pd.Series([ScoreNoise(9.0, 2, 9.0)] * 2, dtype=object))
-    fewer = replace(found.average, points=loud)
+    assert f" is {actual.average.trend.correlation:+.2f} (95% interval " in told
+    assert told.endswith(f", 6 encoders): {actual.average.trend.verdict}.")
+    loud = actual.average.points.head(2).assign(noise=pd.Series([ScoreNoise(9.0, 2, 9.0)] * 2, dtype=object))
+    fewer = replace(actual.average, points=loud)
     (told,) = [
-        one for one in score_findings(with_found(evidence, downstream=replace(found, average=fewer))) if one.startswith("On av")
+        one
+        for one in score_findings(with_found(evidence, downstream=replace(actual, average=fewer)))
+        if one.startswith("On av")
     ]
     assert "scores highest, of the 2 of 6 encoders that met all of them, " in told
     assert ", not beyond noise above " in told
-    alone = replace(found.average, points=found.average.points.head(1))
-    told_of_one = score_findings(with_found(evidence, downstream=replace(found, average=alone)))
+    alone = replace(actual.average, points=actual.average.points.head(1))
+    told_of_one = score_findings(with_found(evidence, downstream=replace(actual, average=alone)))
     assert not [sentence for sentence in told_of_one if sentence.startswith("On average")]
 
 
@@ -291,9 +293,9 @@ def test_runs_of_one_cell_are_one_encoder_whose_noise_is_between_them(tmp_path: 
     ledger = folder.write_ledger()
     law = replace(TASKS["sst2"], between_runs=0.02)
     add_scores(folder, {"sst2": law}, seeds=seeds)
-    found = gather(folder).downstream
-    assert found is not None
-    (sst2,) = found.tasks
+    actual = gather(folder).downstream
+    assert actual is not None
+    (sst2,) = actual.tasks
     assert len(sst2.points) == 3
     scores, off = pd.read_parquet(folder.scores_file), []
     for _, row in sst2.points.iterrows():
@@ -325,9 +327,9 @@ def test_settings_of_one_shape_are_encoders_apart_and_untrained_alike_where_they
     assert set(points["shape"]) == {"L1-H64-A2-F256"}
     first = {record.config.architecture.norm for record in folder.records()[:1]}.pop()
     assert set(points.index) == {f"L1-H64-A2-F256 (norm={n}, dropout={d})" for n, d in product(("post", "pre"), ("0", "0.1"))}
-    found = gather(folder).downstream
-    assert found is not None
-    assert "each variant needs its own law" in str(found.tasks[0].forecast_from_sizes)
+    actual = gather(folder).downstream
+    assert actual is not None
+    assert "each variant needs its own law" in str(actual.tasks[0].forecast_from_sizes)
     assert {name for name, row in points.iterrows() if row["random"] > 0} == {
         f"L1-H64-A2-F256 (norm={first}, dropout={dropout})" for dropout in ("0", "0.1")
     }
@@ -346,10 +348,10 @@ def test_encoders_that_begin_with_layers_of_one_are_not_drawn_apart(tmp_path: Pa
         folder.write_ledger()
         add_scores(folder, tasks)
         evidence = gather(folder)
-        found = evidence.downstream
-        assert found is not None
-        assert found.average is not None
-        trends = [task.trend for task in found.all if task.trend is not None]
+        actual = evidence.downstream
+        assert actual is not None
+        assert actual.average is not None
+        trends = [task.trend for task in actual.all if task.trend is not None]
         assert len(trends) == 3
         assert all((trend.p_value is not None) == (trend.low is not None) == tested for trend in trends)
         assert all((trend.verdict != "untested") == tested for trend in trends)
@@ -373,9 +375,9 @@ def test_branches_of_one_trunk_are_not_drawn_apart(tmp_path: Path, branches: boo
         add_run(folder, run_config(1, width, tokens=1e6), trunk=trunk if branches else None)
     folder.write_ledger()
     add_scores(folder, {"sst2": TASKS["sst2"]})
-    found = gather(folder).downstream
-    assert found is not None
-    told = found.tasks[0].trend
+    actual = gather(folder).downstream
+    assert actual is not None
+    told = actual.tasks[0].trend
     assert told is not None
     assert (told.n, told.verdict) == (4, "untested" if branches else "undecided")
 
@@ -427,15 +429,15 @@ def test_an_encoder_is_above_chance_and_untrained_weights_beyond_the_noise_of_bo
 
 
 def test_the_error_of_an_average_of_one_run_each_is_that_of_independent_tasks(evidence: Evidence) -> None:
-    found = evidence.downstream
-    assert found is not None
-    assert found.average is not None
-    for task in found.tasks:
+    actual = evidence.downstream
+    assert actual is not None
+    assert actual.average is not None
+    for task in actual.tasks:
         width = 1 - (task.chance or 0.0)
         errors = [noise.error for noise in task.normalised["noise"]]
         assert errors == pytest.approx((task.points["error"].to_numpy(dtype=float) / width).tolist())
-    for _, row in found.average.points.iterrows():
-        parts = [task.normalised.loc[row["cell"], "noise"] for task in found.tasks]
+    for _, row in actual.average.points.iterrows():
+        parts = [task.normalised.loc[row["cell"], "noise"] for task in actual.tasks]
         assert row["error"] == pytest.approx(sum(part.error**2 for part in parts) ** 0.5 / 4)
         assert (row["noise"], row["half"]) == (noise_of_mean(parts), noise_of_mean(parts).half)
 
@@ -451,16 +453,16 @@ def test_the_error_of_an_average_of_several_runs_each_is_between_their_averages(
     table = pd.read_parquet(folder.scores_file)
     table = table[(table["protocol"] == "fine_tune") & ((table["run_id"] != lacking) | (table["task"] != "cola"))]
     table.to_parquet(folder.scores_file)
-    found = downstream(folder, ledger)
-    assert found is not None
-    assert found.average is not None
+    actual = downstream(folder, ledger)
+    assert actual is not None
+    assert actual.average is not None
     scores = table.groupby(["run_id", "task"])["test"].mean().unstack()
     shares = ((scores["sst2"] - 0.5) / 0.5 + scores["cola"]).dropna() / 2
     cells = shares.groupby(ledger.set_index("run_id")["cell"])
     freedom = len(shares) - 3
     assert freedom == 5
     variance = sum((share - share.mean()).pow(2).sum() for _, share in cells) / freedom
-    for _, row in found.average.points.iterrows():
+    for _, row in actual.average.points.iterrows():
         noise, runs = row["noise"], 2 if row["cell"] == ledger["cell"].iloc[0] else 3
         assert (noise.over_seeds, noise.freedom) == (pytest.approx(variance / runs), freedom)
         assert noise.over_examples == pytest.approx(0.004**2 * (1 / 0.5**2 + 1) / 4), "each task has examples of its own"
@@ -490,15 +492,15 @@ def test_an_average_covers_its_truth_though_a_lucky_run_is_lucky_on_every_task(c
 
 
 def test_the_average_lies_between_chance_and_perfect(evidence: Evidence) -> None:
-    found = evidence.downstream
-    assert found is not None
-    assert found.average is not None
-    assert found.average.metric == "mean of 4 tasks, 0 chance, 1 perfect"
+    actual = evidence.downstream
+    assert actual is not None
+    assert actual.average is not None
+    assert actual.average.metric == "mean of 4 tasks, 0 chance, 1 perfect"
     shares = [
         (task.points.set_index("cell")["score"] - TASKS[task.task].chance) / (1 - TASKS[task.task].chance)
-        for task in found.tasks
+        for task in actual.tasks
     ]
-    by_cell = found.average.points.set_index("cell")["score"]
+    by_cell = actual.average.points.set_index("cell")["score"]
     for cell, score in by_cell.items():
         assert score == pytest.approx(np.mean([share.loc[str(cell)] for share in shares]))
     assert 0 < by_cell.min() < by_cell.max() < 1
@@ -526,15 +528,15 @@ def test_the_average_of_tasks_that_follow_a_law_is_forecast_as_they_are(tmp_path
     folder.write_ledger()
     chances = {"sst2": 0.5, "trec": 0.25, "cola": 0.0}
     add_scores(folder, {task: ScoreLaw("accuracy", chance) for task, chance in chances.items()})
-    found = gather(folder).downstream
-    assert found is not None
-    assert found.average is not None
-    forecast = found.average.forecast
+    actual = gather(folder).downstream
+    assert actual is not None
+    assert actual.average is not None
+    forecast = actual.average.forecast
     assert isinstance(forecast, Forecast)
     assert forecast.covered.all()
     assert np.abs(forecast.errors).max() < 0.02
-    assert isinstance(found.average.law, Fit)
-    assert found.average.law.estimates == pytest.approx({"k": 3.0, "L0": 4.0}, abs=0.1)
+    assert isinstance(actual.average.law, Fit)
+    assert actual.average.law.estimates == pytest.approx({"k": 3.0, "L0": 4.0}, abs=0.1)
 
 
 @pytest.mark.slow
@@ -552,11 +554,11 @@ def test_a_task_without_two_ends_is_left_out_of_the_average(
     points = score_points(scored, scored.read_ledger())
     points.loc[points["task"] == "sst2", "majority"] = chance
     monkeypatch.setattr("study.evidence.downstream.score_points", Mock(return_value=points))
-    found = downstream(scored, pd.DataFrame())
-    assert found is not None
-    assert found.average is not None
-    assert found.left_out == ({} if why is None else {"sst2": why})
-    assert found.average.metric.startswith(f"mean of {4 if why is None else 3} tasks")
+    scores = downstream(scored, pd.DataFrame())
+    assert scores is not None
+    assert scores.average is not None
+    assert scores.left_out == ({} if why is None else {"sst2": why})
+    assert scores.average.metric.startswith(f"mean of {4 if why is None else 3} tasks")
 
 
 @pytest.mark.slow
@@ -567,16 +569,16 @@ def test_only_encoders_that_met_all_tasks_are_averaged(scored: SweepFolder, tmp_
         if record.config.task == "cola":
             shutil.rmtree(score_folder(run, record.score_id).path)
     write_scores(folder)
-    found = gather(folder).downstream
-    assert found is not None
-    assert found.average is not None
-    assert (len(found.tasks[0].points), len(found.average.points)) == (6, 5)
+    actual = gather(folder).downstream
+    assert actual is not None
+    assert actual.average is not None
+    assert (len(actual.tasks[0].points), len(actual.average.points)) == (6, 5)
 
 
 def test_the_largest_size_is_held_out_and_forecast(evidence: Evidence) -> None:
-    found = evidence.downstream
-    assert found is not None
-    (sst2,) = [task for task in found.tasks if task.task == "sst2"]
+    actual = evidence.downstream
+    assert actual is not None
+    (sst2,) = [task for task in actual.tasks if task.task == "sst2"]
     assert sst2.points[sst2.is_forecast]["train_flops"].min() > sst2.points[~sst2.is_forecast]["train_flops"].max()
     assert isinstance(sst2.forecast, Forecast)
     assert np.abs(sst2.forecast.errors).max() < 0.03
@@ -614,8 +616,8 @@ def test_scores_of_several_tokenisers_stand_at_bits_per_byte_without_a_law_of_lo
     cells = [
         replace(cell, per_byte=True, settings={**cell.settings, "data.tokenizer.kind": next(kinds)}) for cell in evidence.cells
     ]
-    found = with_found(evidence, cells=tuple(cells))
-    data = score_against_loss.frame(found)
+    actual = with_found(evidence, cells=tuple(cells))
+    data = score_against_loss.frame(actual)
     assert set(data["kind"]) == {"measured"}, "whose x would be a loss per token"
     sst2 = data[data["task"] == "sst2"].set_index("cell")["x"]
     assert sst2.to_dict() == pytest.approx({cell.name: cell.bits_per_masked_byte for cell in cells})
@@ -887,10 +889,10 @@ def test_a_rank_correlation_needs_both_its_interval_and_enough_encoders() -> Non
     rising = np.array([0.5, 0.55, 0.6, 0.65, 0.7, 0.75])
     quiet, loud = ([ScoreNoise(0.0, np.inf, error**2)] * 6 for error in (0.005, 0.1))
     apart = np.arange(6)
-    found = trend(loss, rising, quiet, apart)
-    assert found is not None
-    assert (found.correlation, found.verdict, found.reversals) == (1.0, "monotone", ())
-    assert found.p_value == pytest.approx(2 / 720)
+    actual = trend(loss, rising, quiet, apart)
+    assert actual is not None
+    assert (actual.correlation, actual.verdict, actual.reversals) == (1.0, "monotone", ())
+    assert actual.p_value == pytest.approx(2 / 720)
     three = trend(loss[:3], rising[:3], quiet[:3], apart[:3])
     assert three is not None
     assert three.verdict == "undecided", "one order in three is too likely by chance"
@@ -924,9 +926,9 @@ def test_the_luck_that_encoders_of_one_shape_share_is_no_trend() -> None:
 
 def test_a_trend_within_and_between_few_shapes_is_found() -> None:
     loss = np.array([4.0, 3.7, 3.4, 3.5, 3.2, 2.9, 3.0, 2.7, 2.4])
-    found = trend(loss, -loss, [ScoreNoise(0.0, np.inf, 1e-4)] * 9, np.repeat([0, 1, 2], 3))
-    assert found is not None
-    assert (found.correlation, found.verdict, found.low, found.high) == (1.0, "monotone", None, None)
+    actual = trend(loss, -loss, [ScoreNoise(0.0, np.inf, 1e-4)] * 9, np.repeat([0, 1, 2], 3))
+    assert actual is not None
+    assert (actual.correlation, actual.verdict, actual.low, actual.high) == (1.0, "monotone", None, None)
 
 
 @pytest.mark.parametrize(
@@ -951,9 +953,9 @@ def test_the_interval_of_a_rank_correlation_covers_that_of_the_population() -> N
     random, r, n = np.random.default_rng(0), 0.6, 6
     population = 6 / np.pi * np.arcsin(r / 2)
     drawn = random.multivariate_normal([0, 0], [[1, r], [r, 1]], size=(400, n))
-    found = [rank_interval(round(float(spearmanr(one).statistic), 9), n) for one in drawn]
-    assert np.mean([low <= population <= high for low, high in found]) > 0.93
-    assert np.mean([low > 0 for low, _ in found]) < 0.5
+    actual = [rank_interval(round(float(spearmanr(one).statistic), 9), n) for one in drawn]
+    assert np.mean([low <= population <= high for low, high in actual]) > 0.93
+    assert np.mean([low > 0 for low, _ in actual]) < 0.5
 
 
 def test_a_perfect_order_of_few_encoders_is_not_taken_for_certain() -> None:
@@ -979,9 +981,9 @@ def test_a_law_between_known_ends_is_the_free_law_with_them_given() -> None:
         slope = (known.values(moved, {"loss": loss}) - known.values(theta, {"loss": loss})) / step
         assert derivatives.jacobian[..., place] == pytest.approx(slope, abs=1e-4)
     score = free.values(whole[:1], {"loss": loss})[0]
-    found = fit(known, Observations.of({"loss": loss}, score), Settings(space="linear", bootstrap=50))
-    assert found.status == "converged"
-    assert list(found.estimates.values()) == pytest.approx([3.0, 4.0], rel=1e-4)
+    fitted = fit(known, Observations.of({"loss": loss}, score), Settings(space="linear", bootstrap=50))
+    assert fitted.status == "converged"
+    assert list(fitted.estimates.values()) == pytest.approx([3.0, 4.0], rel=1e-4)
 
 
 def test_runs_of_one_shape_are_held_out_together(evidence: Evidence) -> None:

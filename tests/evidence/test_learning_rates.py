@@ -30,8 +30,8 @@ def rows(*runs: tuple[float, float | None, str | None], seed: int = 0) -> pd.Dat
 
 def search(runs: pd.DataFrame) -> CellSearch:
     """The search of the one cell that holds all runs."""
-    (found,) = searches(runs.assign(cell="cell")).values()
-    return found
+    (actual,) = searches(runs.assign(cell="cell")).values()
+    return actual
 
 
 def search_rates(runs: pd.DataFrame) -> RateSearch:
@@ -41,12 +41,12 @@ def search_rates(runs: pd.DataFrame) -> RateSearch:
 def test_parabola_finds_the_lowest_point_of_a_parabola_in_log_rate() -> None:
     best, lowest = 2.5e-3, 4.0
     curve = [(rate, lowest + 0.2 * np.log(rate / best) ** 2, None) for rate in (1e-3, 2e-3, 4e-3, 8e-3)]
-    found = search_rates(rows(*curve[::-1]))
-    assert [rate.learning_rate for rate in found.tried] == [1e-3, 2e-3, 4e-3, 8e-3]
-    assert found.status == "bracketed"
-    assert found.chosen == 2e-3
-    assert found.optimum == pytest.approx(best)
-    assert found.gain_left_nats == pytest.approx(0.2 * np.log(2e-3 / best) ** 2)
+    actual = search_rates(rows(*curve[::-1]))
+    assert [rate.learning_rate for rate in actual.tried] == [1e-3, 2e-3, 4e-3, 8e-3]
+    assert actual.status == "bracketed"
+    assert actual.chosen == 2e-3
+    assert actual.optimum == pytest.approx(best)
+    assert actual.gain_left_nats == pytest.approx(0.2 * np.log(2e-3 / best) ** 2)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_parabola_finds_the_lowest_point_of_a_parabola_in_log_rate() -> None:
     ],
 )
 def test_status(runs: list[tuple[float, float | None, str | None]], status: str, chosen: float | None) -> None:
-    found = search_rates(rows(*runs))
-    assert (found.status, found.chosen) == (status, chosen)
-    assert found.bracketed == (status == "bracketed")
+    actual = search_rates(rows(*runs))
+    assert (actual.status, actual.chosen) == (status, chosen)
+    assert actual.bracketed == (status == "bracketed")
 
 
 def test_runs_that_tell_no_seed_are_told_apart_by_their_rates() -> None:
@@ -90,25 +90,25 @@ def test_a_neighbour_that_reads_no_order_beside_ones_that_do_brackets_but_gives_
     reads: tuple[bool | None, ...], vertex: bool
 ) -> None:
     runs = rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 5.9, None)).assign(reads_order=pd.Series(reads, dtype=object))
-    found = search_rates(runs)
-    assert (found.status, found.chosen) == ("bracketed", 2e-3)
-    assert (found.optimum is not None) is vertex
+    actual = search_rates(runs)
+    assert (actual.status, actual.chosen) == ("bracketed", 2e-3)
+    assert (actual.optimum is not None) is vertex
 
 
 def test_a_rate_whose_run_a_person_excluded_was_not_tried() -> None:
     runs = rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 3.9, "DIVERGED: late"))
     runs["excluded_by_hand"] = [None, None, "a bad disk"]
-    found = search_rates(runs)
-    assert (found.status, found.chosen) == ("highest_tried", 2e-3)
+    actual = search_rates(runs)
+    assert (actual.status, actual.chosen) == ("highest_tried", 2e-3)
 
 
 def test_excluded_neighbour_brackets_but_gives_no_parabola() -> None:
-    found = search_rates(rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, None, "DIVERGED: NaN")))
-    assert found.bracketed
-    assert found.optimum is None
-    assert found.gain_left_nats is None
-    assert [rate.unlearned for rate in found.tried] == [0, 0, 1]
-    assert [trial.exclusion for trial in found.tried[2].trials] == ["DIVERGED: NaN"]
+    actual = search_rates(rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, None, "DIVERGED: NaN")))
+    assert actual.bracketed
+    assert actual.optimum is None
+    assert actual.gain_left_nats is None
+    assert [rate.unlearned for rate in actual.tried] == [0, 0, 1]
+    assert [trial.exclusion for trial in actual.tried[2].trials] == ["DIVERGED: NaN"]
 
 
 def test_where_nothing_is_trained_no_rate_is_searched() -> None:
@@ -125,8 +125,8 @@ def test_runs_of_others_without_seed_and_rate_choose_nothing() -> None:
         **{"seed": None, "recipe.learning_rate": None, "state": "finished"}
     )
     ours = rows((1e-3, 4.2, None), (2e-3, 4.1, None))
-    found = searches(pd.concat([ours.assign(cell="ours"), theirs.assign(cell="theirs")], ignore_index=True))
-    assert (found["ours"].rates.chosen, found["theirs"].rates.status) == (2e-3, "none_usable")
+    actual = searches(pd.concat([ours.assign(cell="ours"), theirs.assign(cell="theirs")], ignore_index=True))
+    assert (actual["ours"].rates.chosen, actual["theirs"].rates.status) == (2e-3, "none_usable")
 
 
 def test_only_the_first_seed_chooses() -> None:
@@ -142,21 +142,21 @@ def of_seeds(*seeds: Sequence[tuple[float, float | None, str | None]]) -> pd.Dat
 def test_rates_that_several_seeds_tried_rank_by_their_mean_and_repeats_do_not_choose() -> None:
     tried = [[(rate, level + seed, None) for rate, level in ((1e-3, 4.2), (2e-3, 4.0), (4e-3, 4.3))] for seed in (0, 1)]
     tried[0][1] = (2e-3, 4.25, None)  # the first seed alone would choose 1e-3
-    found = search_rates(of_seeds(*tried, [(4e-3, 1.0, None)], [(4e-3, 1.0, None), (1e-3, 1.5, None)]))
-    assert (found.chosen, found.status, found.seeds) == (2e-3, "bracketed", 2)
-    assert [rate.loss_nats for rate in found.tried] == pytest.approx([4.7, 4.625, 4.8])
-    assert [trial.run_id for trial in found.tried[1].trials] == ["run0.002-0", "run0.002-1"]
-    assert found.next_best == found.tried[0]
-    curve = search_rates(rows(*((rate.learning_rate, rate.loss_nats, None) for rate in found.tried)))
-    assert (found.optimum, found.gain_left_nats) == (curve.optimum, curve.gain_left_nats)
+    actual = search_rates(of_seeds(*tried, [(4e-3, 1.0, None)], [(4e-3, 1.0, None), (1e-3, 1.5, None)]))
+    assert (actual.chosen, actual.status, actual.seeds) == (2e-3, "bracketed", 2)
+    assert [rate.loss_nats for rate in actual.tried] == pytest.approx([4.7, 4.625, 4.8])
+    assert [trial.run_id for trial in actual.tried[1].trials] == ["run0.002-0", "run0.002-1"]
+    assert actual.next_best == actual.tried[0]
+    curve = search_rates(rows(*((rate.learning_rate, rate.loss_nats, None) for rate in actual.tried)))
+    assert (actual.optimum, actual.gain_left_nats) == (curve.optimum, curve.gain_left_nats)
 
 
 def test_of_the_seeds_that_a_sweep_asks_for_those_choose_that_tried_several_rates() -> None:
     """Those beyond its third may have tried as many before; of a version that asked the first alone, the others repeated."""
     first = [(1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 4.3, None)]
     repeats = of_seeds(first, first[1:2], first[1:2], [(rate, 9 - 2 * loss, None) for rate, loss, _ in first])
-    (found,) = searches(repeats.assign(cell="cell"), choosing_seeds=range(3)).values()
-    assert (found.rates.chosen, found.rates.seeds) == (2e-3, 1)
+    (actual,) = searches(repeats.assign(cell="cell"), choosing_seeds=range(3)).values()
+    assert (actual.rates.chosen, actual.rates.seeds) == (2e-3, 1)
     assert (search_rates(repeats).chosen, search_rates(repeats).seeds) == (4e-3, 2)
     (of_others,) = searches(repeats.assign(cell="cell"), choosing_seeds=range(7, 9)).values()
     assert of_others.rates == search_rates(repeats), "before any run of these"
@@ -175,23 +175,23 @@ def test_a_rate_at_which_a_seed_did_not_learn_ranks_below_those_at_which_all_did
     second: tuple[float, float | None, str | None], chosen: float, vertex: bool
 ) -> None:
     first = [(5e-4, 4.5, None), (1e-3, 4.2, None), (2e-3, 3.5, None), (4e-3, 4.3, None)]
-    found = search_rates(of_seeds(first, [*first[:2], second, first[3]]))
-    assert (found.chosen, found.status) == (chosen, "bracketed")
-    assert (found.optimum is not None) == vertex
+    actual = search_rates(of_seeds(first, [*first[:2], second, first[3]]))
+    assert (actual.chosen, actual.status) == (chosen, "bracketed")
+    assert (actual.optimum is not None) == vertex
 
 
 def test_where_every_rate_has_a_seed_that_did_not_learn_the_one_with_fewest_is_chosen() -> None:
     lost = (None, "DIVERGED: NaN")
     seeds = [[(1e-3, *lost), (2e-3, 3.0, None), (4e-3, 3.1, None)], [(1e-3, 2.0, None), (2e-3, *lost), (4e-3, 3.1, None)],
              [(1e-3, *lost), (2e-3, 3.0, None), (4e-3, *lost)]]  # fmt: skip
-    found = search_rates(of_seeds(*seeds))
-    assert (found.chosen, found.tried[1].loss_nats, [rate.unlearned for rate in found.tried]) == (2e-3, 3.0, [2, 1, 1])
+    actual = search_rates(of_seeds(*seeds))
+    assert (actual.chosen, actual.tried[1].loss_nats, [rate.unlearned for rate in actual.tried]) == (2e-3, 3.0, [2, 1, 1])
 
 
 def test_a_rate_tried_twice_at_a_seed_counts_by_its_mean() -> None:
-    found = search_rates(rows((1e-3, 4.2, None), (2e-3, 4.0, None), (2e-3, 4.1, None), (4e-3, 4.3, None)))
-    assert [rate.loss_nats for rate in found.tried] == pytest.approx([4.2, 4.05, 4.3])
-    assert found.bracketed
+    actual = search_rates(rows((1e-3, 4.2, None), (2e-3, 4.0, None), (2e-3, 4.1, None), (4e-3, 4.3, None)))
+    assert [rate.loss_nats for rate in actual.tried] == pytest.approx([4.2, 4.05, 4.3])
+    assert actual.bracketed
 
 
 def test_knobs_that_are_not_the_best_run_s_are_named() -> None:
@@ -244,10 +244,10 @@ def test_each_cell_of_a_ledger_chooses_for_itself() -> None:
     low = rows((1e-3, 4.0, None), (2e-3, 4.1, None)).assign(cell="low", **{"recipe.weight_decay": [0.1, 0.1]})
     high = rows((1e-3, 4.1, None), (2e-3, 4.0, None)).assign(cell="high", **{"recipe.weight_decay": [0.01, 0.1]})
     ledger = pd.concat([low, high]).iloc[[0, 2, 1, 3]]
-    found = searches(ledger)
-    assert {cell: each.rates.chosen for cell, each in found.items()} == {"high": 2e-3, "low": 1e-3}
-    assert {cell: each.rows.tolist() for cell, each in found.items()} == {"high": [1, 3], "low": [0, 2]}
-    assert {cell: each.off for cell, each in found.items()} == {"high": ("recipe.weight_decay", ""), "low": ("", "")}
+    actual = searches(ledger)
+    assert {cell: each.rates.chosen for cell, each in actual.items()} == {"high": 2e-3, "low": 1e-3}
+    assert {cell: each.rows.tolist() for cell, each in actual.items()} == {"high": [1, 3], "low": [0, 2]}
+    assert {cell: each.off for cell, each in actual.items()} == {"high": ("recipe.weight_decay", ""), "low": ("", "")}
 
 
 def test_a_knob_that_the_best_run_lacks_is_told_as_missing() -> None:

@@ -268,8 +268,8 @@ def test_a_ledger_of_other_people_may_lack_what_ours_have(tmp_path: Path, change
             table[name] = table[name].astype(object)
             table.loc[0, name] = value
     table.astype({"architecture.vocabulary": str} if "many" in changes.values() else {}).to_parquet(folder.ledger_file)
-    found = read_observations(TableQuery(open_ledger(folder.path)), LAWS["power-floor"])
-    assert len(found) > 3
+    observations = read_observations(TableQuery(open_ledger(folder.path)), LAWS["power-floor"])
+    assert len(observations) > 3
 
 
 def test_runs_left_out_are_told_by_state_whatever_number_each_reason_holds() -> None:

@@ -50,11 +50,11 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_every_approach_is_told_side_by_side(table: Path) -> None:
-    found = frontiers(TableQuery(RunTable.read(table), {"parameters": "N", "flops": "C"}))
-    told = found.to_dict()["approaches"]
+    actual = frontiers(TableQuery(RunTable.read(table), {"parameters": "N", "flops": "C"}))
+    told = actual.to_dict()["approaches"]
     for name in ("parabola", "akima", "parametric"):
         assert told[name]["exponent"] == pytest.approx(EXPONENT, abs=0.02)
-    assert all(name in found.to_text() for name in told)
+    assert all(name in actual.to_text() for name in told)
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.002])
@@ -78,8 +78,8 @@ def test_a_multiverse_refuses_the_universes_in_which_each_budget_has_one_split(
     own = flops / (6 * parameters) / 20
     path = table_of(tmp_path / "runs.csv", parameters, flops / (6 * parameters), loss, own=own)
     monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
-    found = explore(TableQuery(RunTable.read(path)), parameters=("parameters", "own"), flops=("flops",))
-    refused = [universe for universe in found.universes if universe.status.startswith("refused")]
+    actual = explore(TableQuery(RunTable.read(path)), parameters=("parameters", "own"), flops=("flops",))
+    refused = [universe for universe in actual.universes if universe.status.startswith("refused")]
     assert {universe.choices["parameters"] for universe in refused} == {"own"}
     assert len(refused) == 8 + 1
     assert all("tokens go as parameters^1.00 in all 63 rows, so each budget has one split" in one.status for one in refused)
@@ -101,20 +101,20 @@ def table_of(path: Path, parameters: Floats, tokens: Floats, loss: Floats, **mor
 @pytest.mark.slow
 def test_multiverse_of_a_table_counts_agreement(table: Path) -> None:
     source = TableQuery(RunTable.read(table), {"tokens": "C/(6*N)"})
-    found = explore(source, parameters=("N", "without embeddings"), flops=("C",))
-    told = found.to_dict()
+    actual = explore(source, parameters=("N", "without embeddings"), flops=("C",))
+    told = actual.to_dict()
     assert told["universes"] == 2 * 3 * (8 + 1)
     assert told["answer"] == "Yes"
     assert 0.5 < told["agreement"] <= 1
     assert {"parameters", "rows", "floor", "loss", "space"} <= told["flips"].keys()
-    assert "say the usual conventions" in found.to_text()
+    assert "say the usual conventions" in actual.to_text()
 
 
 def test_flips_compare_universes_that_differ_in_one_choice() -> None:
     def universe(size: str, loss: str, exponent: float | None) -> Universe:
         return Universe({"parameters": size, "loss": loss}, "converged", exponent)
 
-    found = Multiverse(
+    actual = Multiverse(
         QUESTION,
         (
             universe("all", "huber", 0.6),
@@ -124,10 +124,10 @@ def test_flips_compare_universes_that_differ_in_one_choice() -> None:
             universe("other", "huber", None),
         ),
     )
-    assert found.agreement == 0.5
-    assert found.flips() == {"parameters": 1.0, "loss": 0.0}
-    assert found.by_choice()["parameters"] == {"all": 1.0, "without": 0.0}
-    assert "never flips it alone: loss" in found.to_text()
+    assert actual.agreement == 0.5
+    assert actual.flips() == {"parameters": 1.0, "loss": 0.0}
+    assert actual.by_choice()["parameters"] == {"all": 1.0, "without": 0.0}
+    assert "never flips it alone: loss" in actual.to_text()
 
 
 @pytest.mark.parametrize(
@@ -154,29 +154,29 @@ def test_flips_compare_universes_that_differ_in_one_choice() -> None:
 def test_the_headline_is_what_the_usual_conventions_decide(usual: Universe, verdict: str, told: str) -> None:
     others = [Universe({}, "converged", value, (0.4, value + 0.01)) for value in (0.45, 0.6, 0.7)]
     decided = Universe({}, "converged", 0.8, (0.7, 0.9))
-    found = Multiverse(QUESTION, (usual, *others, decided))
-    headline, shares = found.to_text().splitlines()[1:3]
-    assert found.to_dict()["answer"] == verdict
+    actual = Multiverse(QUESTION, (usual, *others, decided))
+    headline, shares = actual.to_text().splitlines()[1:3]
+    assert actual.to_dict()["answer"] == verdict
     assert told in headline
     assert ("80% of the 5" if usual.value else "75% of the 4") in shares
     assert shares.count(" say Yes; ") == 1
-    assert found.to_dict()["answers"]["No"] == {"universes": 1, "decided": 1}
-    assert found.decided("Yes") == (2 if verdict == "Yes" else 1)
+    assert actual.to_dict()["answers"]["No"] == {"universes": 1, "decided": 1}
+    assert actual.decided("Yes") == (2 if verdict == "Yes" else 1)
 
 
 def test_a_multiverse_without_a_usual_answer_tells_the_share_of_the_commonest() -> None:
     values = (None, 0.6, 0.4, 0.4)
-    found = Multiverse(QUESTION, tuple(Universe({}, "converged", value) for value in values))
-    assert found.leaning == "No"
-    assert found.agreement == pytest.approx(2 / 3)
+    actual = Multiverse(QUESTION, tuple(Universe({}, "converged", value) for value in values))
+    assert actual.leaning == "No"
+    assert actual.agreement == pytest.approx(2 / 3)
 
 
 def test_the_agreement_of_approaches_is_told_though_no_two_universes_differ_in_it_alone() -> None:
     laws = [Universe({"approach": "parametric", "loss": loss}, "converged", 0.6) for loss in ("huber", "squares")]
     valley = Universe({"approach": "parabola", "FLOPs": "C"}, "converged", 0.4)
-    found = Multiverse(QUESTION, (*laws, valley))
-    assert "approach" not in found.flips()
-    assert "agreement by approach: parametric 100%, parabola 0%" in found.to_text()
+    actual = Multiverse(QUESTION, (*laws, valley))
+    assert "approach" not in actual.flips()
+    assert "agreement by approach: parametric 100%, parabola 0%" in actual.to_text()
     assert "agreement by approach" not in Multiverse(QUESTION, tuple(laws)).to_text()
 
 
@@ -201,10 +201,10 @@ def test_a_table_is_read_from_its_file_once_for_all_universes(table: Path, monke
     monkeypatch.setattr(tables, "read_table", counted)
     monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
     monkeypatch.setattr(multiverse, "LOSSES", {"huber": 1e-3})
-    found = explore(
+    actual = explore(
         TableQuery(RunTable.read(table), {"tokens": "C/(6*N)"}), parameters=("N", "without embeddings"), flops=("C",)
     )
-    assert len({(one.choices["parameters"], one.choices["approach"]) for one in found.universes}) == 4
+    assert len({(one.choices["parameters"], one.choices["approach"]) for one in actual.universes}) == 4
     assert files == [table]
 
 
@@ -261,9 +261,9 @@ def test_the_valleys_of_a_universe_have_as_many_resamples_as_its_laws(monkeypatc
     monkeypatch.setattr(compute_optimal, "draw_counts", counted)
     parameters, flops, loss = iso_flop_runs(noise=0.0005)
     points = Observations.of({"parameters": parameters, "tokens": flops / parameters / 6}, loss, np.arange(len(loss)) // 2)
-    (found,) = multiverse._valley(points)
+    (actual,) = multiverse._valley(points)
     assert drawn == [multiverse.UNIVERSE_SETTINGS.bootstrap]
-    assert found.interval is not None
+    assert actual.interval is not None
 
 
 @pytest.mark.parametrize(("budgets", "gone"), [(1, 0), (4, 1), (7, 1), (12, 1), (30, 3)])
@@ -282,12 +282,12 @@ def test_depth_or_width_is_asked_in_every_size_that_may_be_equal(tmp_path: Path,
     folder = depth_or_width(tmp_path / "made_up", Law(depth_effect=0.05))
     folder.write_ledger()
     assert asks_about_shape(folder.path)
-    found = explore_shapes(folder.path)
-    told = found.to_dict()
+    actual = explore_shapes(folder.path)
+    told = actual.to_dict()
     assert told["answer"] == "Width"
     assert told["answers"]["Width"]["decided"] > 0
     assert told["universes"] == 2 * (2 * 2 * 2 + 4)
-    first = found.universes[0]
+    first = actual.universes[0]
     assert first.value == pytest.approx(0.05, abs=0.01)
     assert first.interval is not None
     assert 0 < first.interval[0] < first.interval[1] < 0.06
@@ -336,8 +336,8 @@ def test_each_validation_set_is_asked_apart(tmp_path: Path, monkeypatch: pytest.
         shutil.copytree(folder.path, tmp_path / "both", dirs_exist_ok=True)
     both = SweepFolder(tmp_path / "both")
     both.write_ledger()
-    found = explore_shapes(both.path).universes
-    apart = [one for one in found if one.choices["approach"] == "equal sizes"]
+    actual = explore_shapes(both.path).universes
+    apart = [one for one in actual if one.choices["approach"] == "equal sizes"]
     assert sorted((one.value, one.interval) for one in apart) == sorted(values)
     sets = {f"validation_sequences={sequences}" for sequences in (200, 300)}
     assert {one.choices["validation"] for one in apart} == sets
@@ -353,11 +353,11 @@ def test_no_law_is_asked_across_masks(tmp_path: Path, monkeypatch: pytest.Monkey
             add_run(folder, plain.model_copy(update={"masking": plain.masking.model_copy(update={"rate": rate})}))
     folder.write_ledger()
     reason = "loss: the losses of runs that differ in masking.rate are not comparable"
-    found = explore_shapes(folder.path).universes
-    laws = [one.status for one in found if one.choices["approach"] == "law"]
+    actual = explore_shapes(folder.path).universes
+    laws = [one.status for one in actual if one.choices["approach"] == "law"]
     assert laws
     assert all(status.startswith(f"refused: {reason}") for status in laws)
-    assert {one.choices["validation"] for one in found if one.value is not None} == {"rate=0.15", "rate=0.3"}
+    assert {one.choices["validation"] for one in actual if one.value is not None} == {"rate=0.15", "rate=0.3"}
     with pytest.raises(InputError, match=reason):
         explore(TableQuery(open_ledger(folder.path)))
 
@@ -367,11 +367,11 @@ def test_a_contrast_of_two_cells_is_their_paired_difference() -> None:
     one, other = random.normal(4.1, 0.3, (2, 50)), random.normal(4.0, 0.3, (3, 50))
     seeds = pooled_seed_variance([one, other])
     assert seeds is not None
-    found = contrast(np.array([1.0, -1.0]), [one, other], [seeds, seeds])
+    difference = contrast(np.array([1.0, -1.0]), [one, other], [seeds, seeds])
     expected = paired_difference(one, other, (seeds, seeds))
-    assert found.p_value == pytest.approx(expected.p_value)
-    assert found.estimate == pytest.approx(expected.estimate_nats)
-    assert found.interval == pytest.approx((expected.low_nats, expected.high_nats))
+    assert difference.p_value == pytest.approx(expected.p_value)
+    assert difference.estimate == pytest.approx(expected.estimate_nats)
+    assert difference.interval == pytest.approx((expected.low_nats, expected.high_nats))
 
 
 def test_a_seed_at_several_budgets_is_one_draw_of_a_slope() -> None:
@@ -411,9 +411,9 @@ def test_a_shape_without_a_seed_at_all_its_budgets_has_no_slope() -> None:
 
 def pooled_of(cells: list[CellResult]) -> SeedVariance:
     """The pooled variance over the seeds of cells."""
-    found = pooled_seed_variance([each.losses for each in cells])
-    assert found is not None
-    return found
+    noise = pooled_seed_variance([each.losses for each in cells])
+    assert noise is not None
+    return noise
 
 
 def test_depth_that_costs_nothing_is_not_weighed_against_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,10 +55,10 @@ def test_interval_covers_truth_at_its_nominal_rate(seeds: int, seed_deviation: f
     covered = 0
     for _ in range(400):
         cells = simulated(random, [4.0, 4.02, 4.1, 4.2], seeds, 100, seed_deviation)
-        found = paired_difference(cells[1], cells[0], shared(cells))
-        assert found.low_nats is not None
-        assert found.high_nats is not None
-        covered += found.low_nats <= 0.02 <= found.high_nats
+        difference = paired_difference(cells[1], cells[0], shared(cells))
+        assert difference.low_nats is not None
+        assert difference.high_nats is not None
+        covered += difference.low_nats <= 0.02 <= difference.high_nats
     assert 0.92 <= covered / 400 <= 0.99
 
 
@@ -78,10 +78,10 @@ def test_intervals_that_cluster_cover_the_truth_where_documents_differ_and_other
         order = random.permutation(len(documents))
         seeds = shared([first, second])
         for name, known in {"clustered": documents[order], "naive": None}.items():
-            found = paired_difference(first[:, order], second[:, order], seeds, known)
-            assert found.low_nats is not None
-            assert found.high_nats is not None
-            covered[name] += found.low_nats <= truth <= found.high_nats
+            difference = paired_difference(first[:, order], second[:, order], seeds, known)
+            assert difference.low_nats is not None
+            assert difference.high_nats is not None
+            covered[name] += difference.low_nats <= truth <= difference.high_nats
     assert 0.92 <= covered["clustered"] / 400 <= 0.98
     assert covered["naive"] / 400 < 0.75
 
@@ -97,9 +97,9 @@ def test_documents_of_one_sequence_each_are_the_sequences() -> None:
 
 def test_pairing_takes_out_what_sequences_share() -> None:
     first, second = simulated(np.random.default_rng(1), [4.1, 4.0], 2, 400, 0.0)
-    found = paired_difference(first, second, None)
+    difference = paired_difference(first, second, None)
     unpaired = (first.mean(axis=0).var(ddof=1) / 400 + second.mean(axis=0).var(ddof=1) / 400) ** 0.5
-    assert found.standard_error_sequences_nats < unpaired / 5
+    assert difference.standard_error_sequences_nats < unpaired / 5
 
 
 def test_difference_is_that_of_the_means_and_its_sign_follows_the_order() -> None:
@@ -115,15 +115,17 @@ def test_each_source_of_noise_has_its_error() -> None:
     """One variance for each cell, 0.1/2 and 0.2/3, and that over sequences as of the paired t-test."""
     random = np.random.default_rng(0)
     first, second = random.normal(size=(2, 9)), random.normal(size=(3, 9))
-    found = paired_difference(first, second, [SeedVariance(0.1, 1, 1), SeedVariance(0.2, 2, 1)])
+    difference = paired_difference(first, second, [SeedVariance(0.1, 1, 1), SeedVariance(0.2, 2, 1)])
     over_sequences = stats.sem(first.mean(axis=0) - second.mean(axis=0))
-    assert (found.n_sequences, found.n_seeds) == (9, (2, 3))
-    assert found.standard_error_sequences_nats == pytest.approx(over_sequences)
-    assert found.standard_error_seeds_nats == pytest.approx((0.1 / 2 + 0.2 / 3) ** 0.5)
-    assert found.standard_error_nats == pytest.approx((over_sequences**2 + 0.1 / 2 + 0.2 / 3) ** 0.5)
-    assert found.degrees_of_freedom == pytest.approx((0.1 / 2 + 0.2 / 3) ** 2 / ((0.1 / 2) ** 2 / 1 + (0.2 / 3) ** 2 / 2))
+    assert (difference.n_sequences, difference.n_seeds) == (9, (2, 3))
+    assert difference.standard_error_sequences_nats == pytest.approx(over_sequences)
+    assert difference.standard_error_seeds_nats == pytest.approx((0.1 / 2 + 0.2 / 3) ** 0.5)
+    assert difference.standard_error_nats == pytest.approx((over_sequences**2 + 0.1 / 2 + 0.2 / 3) ** 0.5)
+    assert difference.degrees_of_freedom == pytest.approx((0.1 / 2 + 0.2 / 3) ** 2 / ((0.1 / 2) ** 2 / 1 + (0.2 / 3) ** 2 / 2))
     alone = paired_difference(first, second, None)
-    assert (alone.estimate_nats, alone.standard_error_sequences_nats) == pytest.approx((found.estimate_nats, over_sequences))
+    assert (alone.estimate_nats, alone.standard_error_sequences_nats) == pytest.approx(
+        (difference.estimate_nats, over_sequences)
+    )
     assert alone.n_seeds == (2, 3)
 
 
@@ -144,16 +146,21 @@ def test_a_difference_in_words_has_its_interval_where_there_is_one() -> None:
 )
 def test_differences_are_judged_among_their_kind(p_values: tuple[float | None, ...], statuses: list[str]) -> None:
     tested = [TestedDifference(difference=Difference(0.1, 0.01, 9, (2, 2), p_value=p_value)) for p_value in p_values]
-    found = adjust_by_holm(tested)
-    assert [one.status for one in found] == statuses
-    assert [one.to_dict()["status"] for one in found] == statuses
+    actual = adjust_by_holm(tested)
+    assert [one.status for one in actual] == statuses
+    assert [one.to_dict()["status"] for one in actual] == statuses
 
 
 def test_without_replicates_there_is_no_interval() -> None:
     cells = simulated(np.random.default_rng(3), [4.1, 4.0], 1, 50, 0.01)
     assert pooled_seed_variance(cells) is None
-    found = paired_difference(cells[0], cells[1], None)
-    assert (found.low_nats, found.high_nats, found.p_value, found.degrees_of_freedom) == (None, None, None, None)
+    difference = paired_difference(cells[0], cells[1], None)
+    assert (difference.low_nats, difference.high_nats, difference.p_value, difference.degrees_of_freedom) == (
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_holm_against_a_worked_example() -> None:
@@ -193,9 +200,9 @@ def test_as_many_seeds_as_would_decide_decide_and_one_less_does_not(cells: int, 
     def p_value(count: int) -> float:
         of_count = SeedVariance(seeds.variance, seeds.cells * (count - 1), seeds.cells)
         one, other = (np.tile(cell.mean(axis=0), (count, 1)) for cell in (first, second))
-        found = paired_difference(one, other, (of_count, of_count)).p_value
-        assert found is not None
-        return found
+        actual = paired_difference(one, other, (of_count, of_count)).p_value
+        assert actual is not None
+        return actual
 
     assert p_value(wanted) < 0.05 <= p_value(wanted - 1)
 
@@ -205,9 +212,9 @@ def test_more_sequences_decide_where_sequences_are_the_limit() -> None:
     first, second = (cell - cell.mean() + mean for cell, mean in zip(cells, (4.004, 4.0), strict=False))
     of_all = SeedVariance(variance=1e-10, degrees_of_freedom=8, cells=4)
     seeds = (of_all, of_all)
-    found = paired_difference(first, second, seeds)
-    assert seeds_that_would_decide(found, seeds, comparisons=1) is None
-    sequences = sequences_that_would_decide(found, seeds, comparisons=1)
+    difference = paired_difference(first, second, seeds)
+    assert seeds_that_would_decide(difference, seeds, comparisons=1) is None
+    sequences = sequences_that_would_decide(difference, seeds, comparisons=1)
     assert sequences is not None
     assert sequences > 50
 
@@ -220,9 +227,11 @@ def test_of_a_known_variance_the_seeds_that_would_decide_are_those_of_the_normal
     """1.96·√(2s²/k) is below the estimate from k = needed on, without noise of the sequences."""
     known = SeedVariance(variance=0.01, degrees_of_freedom=10**6, cells=2)
     estimate = sign * stats.norm.isf(0.025) * (2 * 0.01 / (needed - 0.5)) ** 0.5
-    found = Difference(estimate, 1e-9, 1000, (2, 2))
-    assert seeds_that_would_decide(found, (known, known), comparisons=1) == told
-    assert seeds_that_would_decide(replace(found, n_seeds=(1, 40)), (known, known), comparisons=1) == (told and max(41, told))
+    difference = Difference(estimate, 1e-9, 1000, (2, 2))
+    assert seeds_that_would_decide(difference, (known, known), comparisons=1) == told
+    assert seeds_that_would_decide(replace(difference, n_seeds=(1, 40)), (known, known), comparisons=1) == (
+        told and max(41, told)
+    )
 
 
 @pytest.mark.parametrize(("needed", "told"), [(2, 2), (4, 4), (64, 64), (128, None)])
@@ -232,8 +241,8 @@ def test_of_still_seeds_the_sequences_that_would_decide_are_those_of_the_normal_
 ) -> None:
     """1.96·s/√times is below the estimate from times = 0.9·needed on."""
     still = SeedVariance(variance=0.0, degrees_of_freedom=2, cells=2)
-    found = Difference(sign * stats.norm.isf(0.025) * 0.01 / (0.9 * needed) ** 0.5, 0.01, 1000, (2, 2))
-    sequences = sequences_that_would_decide(found, (still, still), comparisons=1)
+    difference = Difference(sign * stats.norm.isf(0.025) * 0.01 / (0.9 * needed) ** 0.5, 0.01, 1000, (2, 2))
+    sequences = sequences_that_would_decide(difference, (still, still), comparisons=1)
     assert sequences == (None if told is None else 1000 * told)
 
 
@@ -265,9 +274,9 @@ def test_freedoms_of_sequences_are_one_less() -> None:
     random = np.random.default_rng(0)
     one, two = random.normal(size=(1, 5)), random.normal(size=(1, 5))
     still = SeedVariance(0.0, 2, 2)
-    found = paired_difference(one, two, (still, still))
+    difference = paired_difference(one, two, (still, still))
     theirs = stats.ttest_rel(one[0], two[0])
-    assert (found.p_value, found.low_nats) == pytest.approx((theirs.pvalue, theirs.confidence_interval().low))
+    assert (difference.p_value, difference.low_nats) == pytest.approx((theirs.pvalue, theirs.confidence_interval().low))
 
 
 @pytest.mark.parametrize("effect", [pytest.param(0.0, marks=pytest.mark.slow), 0.03, pytest.param(0.1, marks=pytest.mark.slow)])

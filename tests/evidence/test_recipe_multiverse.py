@@ -30,33 +30,33 @@ def sweep(path: Path, effect: float, budgets: tuple[float, ...] = (1e6, 2e6), or
 @pytest.mark.slow
 def test_an_answer_that_turns_with_the_recipe_is_seen_to(tmp_path: Path) -> None:
     """Width wins with learned positions and depth with rotary ones, whatever the optimiser, budget and size."""
-    found = explore_recipes(
+    multiverse = explore_recipes(
         [
             sweep(tmp_path / f"{encoding}-{optimizer}", effect, position_encoding=encoding, optimizer=optimizer)
             for encoding, effect in (("learned", 0.05), ("rotary", -0.05))
             for optimizer in ("adamw", "muon")
         ]
     )
-    told = found.to_dict()
+    told = multiverse.to_dict()
     assert told["universes"] == told["answered"] == 4 * 2 * 2
     assert told["flips"] == {"position encoding": 1.0, "optimizer": 0.0, "budget": 0.0, "size": 0.0}
     assert told["agreement"] == 0.5
-    assert told["answers"]["Depth"] == {"universes": 8, "decided": found.decided("Depth")}
-    assert found.decided("Depth") > 4
-    text = found.to_text()
+    assert told["answers"]["Depth"] == {"universes": 8, "decided": multiverse.decided("Depth")}
+    assert multiverse.decided("Depth") > 4
+    text = multiverse.to_text()
     assert "Width, say the runs of the first sweep at its largest budget and size: nats that doubling the" in text
     assert "position encoding flips the answer in 100% of pairs (agreement: learned 100%, rotary 0%)" in text
     assert "never flips it alone: optimizer, budget, size" in text
-    assert found.universes[0].choices["budget"] == "2M tokens"
+    assert multiverse.universes[0].choices["budget"] == "2M tokens"
 
 
 def test_each_universe_is_what_the_sweep_compares_at_one_size_and_budget(tmp_path: Path) -> None:
     one, other = sweep(tmp_path / "one", 0.05, (1e6,)), sweep(tmp_path / "other", 0.02, (1e6,), optimizer="muon")
-    found = explore_recipes([one, other])
-    assert [universe.value for universe in found.universes] == [
+    multiverse = explore_recipes([one, other])
+    assert [universe.value for universe in multiverse.universes] == [
         pytest.approx(value, abs=0.01) for value in (0.05, 0.05, 0.02, 0.02)
     ]
-    assert len({universe.choices["size"] for universe in found.universes}) == 2
+    assert len({universe.choices["size"] for universe in multiverse.universes}) == 2
     again = explore_recipes([one, one])
     assert all("sweep" in universe.choices for universe in again.universes)
 
@@ -64,8 +64,8 @@ def test_each_universe_is_what_the_sweep_compares_at_one_size_and_budget(tmp_pat
 @pytest.mark.slow
 def test_bags_of_words_have_no_answer(tmp_path: Path) -> None:
     folders = [sweep(tmp_path / "a", 0.05, (1e6,)), sweep(tmp_path / "b", 0.05, (1e6,), order_gain=0.0, optimizer="muon")]
-    found = explore_recipes(folders)
-    assert "without an answer, 2 universes: an encoder reads no word order" in found.to_text()
+    multiverse = explore_recipes(folders)
+    assert "without an answer, 2 universes: an encoder reads no word order" in multiverse.to_text()
 
 
 def test_knobs_that_change_together_are_one_choice() -> None:

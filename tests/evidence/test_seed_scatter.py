@@ -59,40 +59,42 @@ def test_what_was_not_trained_scatters_over_no_seeds() -> None:
     random = np.random.default_rng(0)
     first, second = random.normal(4, 1, (2, 1, 50))
     variances = seed_scatter(PooledCells(Budget(steps=0), 0), {"first": first, "second": second}).variances
-    found = paired_difference(first, second, [variances["first"], variances["second"]])
+    difference = paired_difference(first, second, [variances["first"], variances["second"]])
     usual = stats.ttest_rel(first[0], second[0])
-    assert (found.low_nats, found.high_nats) == pytest.approx(tuple(usual.confidence_interval(0.95)), rel=1e-5)
-    assert found.p_value == pytest.approx(usual.pvalue, rel=1e-5)
-    assert (found.standard_error_seeds_nats, found.degrees_of_freedom) == (0, None)
+    assert (difference.low_nats, difference.high_nats) == pytest.approx(tuple(usual.confidence_interval(0.95)), rel=1e-5)
+    assert difference.p_value == pytest.approx(usual.pvalue, rel=1e-5)
+    assert (difference.standard_error_seeds_nats, difference.degrees_of_freedom) == (0, None)
 
 
 def test_seed_variance_is_pooled_over_cells() -> None:
     cells = [cell(1.0, 3.0), cell(0.0, 1.0, 2.0), cell(9.0)]
-    found = pooled_seed_variance(cells)
-    assert found is not None
-    assert asdict(found) == {"variance": (2.0 + 2.0) / 3, "degrees_of_freedom": 3, "cells": 2}
+    noise = pooled_seed_variance(cells)
+    assert noise is not None
+    assert asdict(noise) == {"variance": (2.0 + 2.0) / 3, "degrees_of_freedom": 3, "cells": 2}
     skewed = pooled_seed_variance([cell(0.0, 0.0, 3.0)])
     assert skewed is not None
     assert skewed.variance == pytest.approx(np.var([0, 0, 3], ddof=1))
 
 
 def test_cells_that_scatter_alike_share_a_variance_with_those_of_one_seed() -> None:
-    found = seed_scatter(POOL, {"one": cell(1.0, 3.0), "other": cell(0.0, 1.0, 2.0), "single": cell(9.0)})
-    assert found.alike
-    assert found.variances.keys() == {"one", "other", "single"}
-    (shared,) = set(found.variances.values())
+    scatter = seed_scatter(POOL, {"one": cell(1.0, 3.0), "other": cell(0.0, 1.0, 2.0), "single": cell(9.0)})
+    assert scatter.alike
+    assert scatter.variances.keys() == {"one", "other", "single"}
+    (shared,) = set(scatter.variances.values())
     assert asdict(shared) == {"variance": 4 / 3, "degrees_of_freedom": 3, "cells": 2}
 
 
 def test_cells_that_scatter_unevenly_have_their_own_and_those_of_one_seed_none() -> None:
-    found = seed_scatter(POOL, {"loud": cell(3.0, 4.0, 5.0), "quiet": cell(3.0, 3.01, 3.02), "single": cell(9.0)})
-    assert not found.alike
-    assert found.p_alike is not None
-    assert found.p_alike < 0.001
-    assert {name: variance.variance for name, variance in found.variances.items()} == pytest.approx({"loud": 1, "quiet": 1e-4})
-    assert {variance.degrees_of_freedom for variance in found.variances.values()} == {2}
-    assert list(found.deviations) == ["quiet", "loud"]
-    assert found.deviations == pytest.approx({"loud": 1, "quiet": 0.01})
+    scatter = seed_scatter(POOL, {"loud": cell(3.0, 4.0, 5.0), "quiet": cell(3.0, 3.01, 3.02), "single": cell(9.0)})
+    assert not scatter.alike
+    assert scatter.p_alike is not None
+    assert scatter.p_alike < 0.001
+    assert {name: variance.variance for name, variance in scatter.variances.items()} == pytest.approx(
+        {"loud": 1, "quiet": 1e-4}
+    )
+    assert {variance.degrees_of_freedom for variance in scatter.variances.values()} == {2}
+    assert list(scatter.deviations) == ["quiet", "loud"]
+    assert scatter.deviations == pytest.approx({"loud": 1, "quiet": 0.01})
 
 
 @pytest.mark.parametrize(
@@ -105,21 +107,21 @@ def test_cells_that_scatter_unevenly_have_their_own_and_those_of_one_seed_none()
     ],
 )
 def test_cells_that_do_not_scatter_and_cells_alone(cells: dict[str, NDArray[np.float64]], alike: bool) -> None:
-    found = seed_scatter(POOL, cells)
-    assert found.alike is alike
-    assert (found.p_alike is None) == (len(cells) == 1)
-    assert bool(found.variances) == (cells.keys() != {"single"})
+    scatter = seed_scatter(POOL, cells)
+    assert scatter.alike is alike
+    assert (scatter.p_alike is None) == (len(cells) == 1)
+    assert bool(scatter.variances) == (cells.keys() != {"single"})
 
 
 @pytest.mark.parametrize(("wider", "alike"), [(2.0, True), (3.0, False), (4.0, False)])
 def test_cells_are_alike_where_bartletts_p_value_is_above_a_quarter(wider: float, alike: bool) -> None:
     """Of variances 1 and w², two degrees each, M = 4·ln((1 + w²)/2) − 4·ln w, over 1.25, is χ² of one degree."""
-    found = seed_scatter(POOL, {"one": cell(3.0, 4.0, 5.0), "wider": cell(3 - wider, 3.0, 3 + wider)})
+    scatter = seed_scatter(POOL, {"one": cell(3.0, 4.0, 5.0), "wider": cell(3 - wider, 3.0, 3 + wider)})
     statistic = (4 * np.log((1 + wider**2) / 2) - 4 * np.log(wider)) / 1.25
-    assert found.p_alike == pytest.approx(stats.chi2.sf(statistic, 1))
-    assert found.p_alike is not None
-    assert found.p_alike > 0.05
-    assert found.alike is alike
+    assert scatter.p_alike == pytest.approx(stats.chi2.sf(statistic, 1))
+    assert scatter.p_alike is not None
+    assert scatter.p_alike > 0.05
+    assert scatter.alike is alike
 
 
 EVEN, STEPS, ONE_LOUD = np.full(8, 0.01), np.geomspace(0.01, 0.1, 8), np.array([*np.full(7, 0.01), 0.1])
@@ -164,8 +166,8 @@ def test_one_variance_for_cells_that_scatter_unevenly_would_tell_more_of_them_ap
 def test_the_variance_between_budgets_is_none_below_the_middle_one() -> None:
     """Own variances 0.0001, 0.01 and 1 of two degrees each, whose median is 2·ln 2 for a variance of 1."""
     uneven = seed_scatter(POOL, {name: cell(4 - away, 4, 4 + away) for name, away in (("a", 0.01), ("b", 0.1), ("c", 1.0))})
-    found = {name: variance.variance for name, variance in uneven.beside_other_budgets.items()}
-    assert found == pytest.approx({"a": 0.01 / np.log(2), "b": 0.01 / np.log(2), "c": 1.0})
+    actual = {name: variance.variance for name, variance in uneven.beside_other_budgets.items()}
+    assert actual == pytest.approx({"a": 0.01 / np.log(2), "b": 0.01 / np.log(2), "c": 1.0})
     assert len(set(uneven.beside_other_budgets.values())) == 3
     alike = seed_scatter(POOL, {"one": cell(1.0, 3.0), "other": cell(0.0, 2.1)})
     assert alike.beside_other_budgets is alike.variances
@@ -193,17 +195,17 @@ def any_step_told(budgets: Sequence[dict[str, NDArray[np.float64]]], variances: 
 def test_equal_variances_of_two_cells_are_two_estimates() -> None:
     """A setting that changes nothing leaves two cells the same losses; their freedoms add up."""
     cells = {"one": cell(3.0, 3.02, 3.04), "twin": cell(3.0, 3.02, 3.04), "loud": cell(3.0, 4.0, 5.0)}
-    found = seed_scatter(POOL, cells)
-    assert not found.alike
-    twins = paired_difference(cells["one"], cells["twin"], (found.variances["one"], found.variances["twin"]))
+    scatter = seed_scatter(POOL, cells)
+    assert not scatter.alike
+    twins = paired_difference(cells["one"], cells["twin"], (scatter.variances["one"], scatter.variances["twin"]))
     assert twins.degrees_of_freedom == pytest.approx(4)
 
 
 def test_cells_without_any_scatter_have_intervals_without_width() -> None:
     cells = {"one": cell(3.0, 3.0), "other": cell(4.0, 4.0), "loud": cell(3.0, 5.0)}
     variances = seed_scatter(POOL, cells).variances
-    found = paired_difference(cells["other"], cells["one"], (variances["other"], variances["one"]))
-    assert (found.low_nats, found.high_nats, found.p_value) == (1.0, 1.0, 0.0)
+    difference = paired_difference(cells["other"], cells["one"], (variances["other"], variances["one"]))
+    assert (difference.low_nats, difference.high_nats, difference.p_value) == (1.0, 1.0, 0.0)
 
 
 def test_a_scatter_without_a_test_is_alike() -> None:

@@ -54,7 +54,7 @@ class Sizes(Law):
         return 4 + 0.1 * config.architecture.depth
 
 
-def found(folder: SweepFolder) -> Evidence:
+def gathered(folder: SweepFolder) -> Evidence:
     folder.write_ledger()
     return gather(folder, include_unbracketed=True)
 
@@ -73,7 +73,7 @@ def starts(tmp_path: Path) -> SweepFolder:
 
 
 def test_an_encoder_that_needs_others_stands_beside_those_from_scratch(starts: SweepFolder) -> None:
-    evidence = found(starts)
+    evidence = gathered(starts)
     estimates = {(one.needs, one.scratch): one.difference.estimate_nats for one in evidence.spendings}
     assert len(estimates) == 6
     assert estimates["continued for 1M tokens", "from scratch for 1M tokens"] == pytest.approx(-0.3, abs=0.02)
@@ -87,12 +87,12 @@ def test_an_encoder_that_needs_others_stands_beside_those_from_scratch(starts: S
 
 
 def test_the_verdict_counts_own_flops_and_then_all(starts: SweepFolder) -> None:
-    sentence = verdict_of(found(starts)).sentence
+    sentence = verdict_of(gathered(starts)).sentence
     own, spent = sentence.split(" and 0.")
     assert own.startswith("An encoder continued and distilled from a teacher's predictions alone for 1M tokens is 0.4")
     assert own.endswith(" below one trained from scratch for 1M tokens (for no more FLOPs)")
     assert spent.endswith(" above one trained from scratch for 4M tokens (for no more FLOPs than with the runs that it needs).")
-    answer = Answer(found(starts), {}).to_markdown()
+    answer = Answer(gathered(starts), {}).to_markdown()
     assert "What starts and teachers buy" in answer
     assert "| spent\\_flops |" in answer
 
@@ -105,7 +105,7 @@ def test_a_question_about_teachers_compares_them_and_leaves_training_from_scratc
         for teacher, loss in (("none", 5.0), (f"{DEEP}:weight=0.5", 4.9), (f"{DEEP}:weight=0.5:hidden_mse=1", 4.6)):
             before = None if teacher == "none" else deep
             add_run(folder, run_config(1, 64, seed=seed, teacher=teacher), Constant(nats=loss), flops_before=before)
-    answer = verdict_of(found(folder))
+    answer = verdict_of(gathered(folder))
     assert re.match(
         r"(At equal shape, t|T)he loss with a teacher's predictions and hidden states is 0\.30.* below that with a teacher's "
         r"predictions alone \(",
@@ -121,7 +121,7 @@ def test_a_record_that_counts_no_other_runs_changes_no_answer(tmp_path: Path) ->
     for seed in range(2):
         for start in ("fresh", DEEP):
             add_run(folder, run_config(1, 64, seed=seed, start=start), Ways())
-    evidence = found(folder)
+    evidence = gathered(folder)
     assert evidence.spendings == ()
     assert "spendings" not in evidence.differences()
     assert "spent_flops" not in evidence.ledger
@@ -136,7 +136,7 @@ def test_a_shape_with_less_of_everything_and_a_lower_loss_dominates(tmp_path: Pa
     for seed in range(3):
         for depth, width in shapes:
             add_run(folder, run_config(depth, width, seed=seed), Sizes())
-    evidence = found(folder)
+    evidence = gathered(folder)
     pairs = {(one.first[:2], one.second[:2]) for one in evidence.dominances if one.status == "decided"}
     assert pairs == {("L1", "L2"), ("L1", "L4"), ("L2", "L4")}
     first, second = dominance_sentences(evidence)
@@ -151,6 +151,6 @@ def test_a_larger_shape_of_lower_loss_is_dominated_by_none(tmp_path: Path) -> No
     for seed in range(3):
         for depth, width in ((1, 64), (1, 128), (1, 184)):
             add_run(folder, run_config(depth, width, seed=seed), Law())
-    evidence = found(folder)
+    evidence = gathered(folder)
     assert evidence.dominances == ()
     assert dominance_sentences(evidence) == []

@@ -109,23 +109,23 @@ def test_conditions_keep_the_runs_of_each_setting_that_has_a_law_of_its_own(made
 @pytest.mark.slow
 def test_a_law_is_fitted_in_every_count_of_what_it_reads(made_once: SweepFolder) -> None:
     table = open_ledger(made_once.path)
-    found = fit_ledger(table, "chinchilla", "parameters_encoder", "train_flops_6n", "recipe.dropout == 0.0")
-    assert found.fit.observations.roles["parameters"] == "parameters_encoder"
-    fits = fit_every_count(found)
+    fitted = fit_ledger(table, "chinchilla", "parameters_encoder", "train_flops_6n", "recipe.dropout == 0.0")
+    assert fitted.fit.observations.roles["parameters"] == "parameters_encoder"
+    fits = fit_every_count(fitted)
     assert list(fits) == list(LEDGER_PARAMETERS)
-    assert fits["parameters_encoder"] is found
+    assert fits["parameters_encoder"] is fitted
     for count, one in fits.items():
         assert isinstance(one, LawFit)
         again = fit_ledger(table, "chinchilla", count, "train_flops_6n", "recipe.dropout == 0.0")
         assert one.fit.estimates == again.fit.estimates
     of_flops = fit_ledger(table, "flops", "parameters", "train_flops", "recipe.dropout == 0.0")
     assert list(fit_every_count(of_flops)) == list(LEDGER_FLOPS)
-    lines = law_by_count(found).splitlines()
+    lines = law_by_count(fitted).splitlines()
     assert [line.split(" | ")[0].strip("| ").replace("\\", "") for line in lines[2:]] == list(LEDGER_PARAMETERS)
-    assert f"{found.fit.estimates['alpha']:.3g} (" in lines[3]
-    counted = found.with_and_without_embeddings["parameters_non_embedding"]
+    assert f"{fitted.fit.estimates['alpha']:.3g} (" in lines[3]
+    counted = fitted.with_and_without_embeddings["parameters_non_embedding"]
     assert isinstance(counted, LawFit)
-    assert f"with parameters_non_embedding as N: {counted.exponents_in_words()}, " in found.to_text()
+    assert f"with parameters_non_embedding as N: {counted.exponents_in_words()}, " in fitted.to_text()
 
 
 def test_a_law_of_neither_parameters_nor_flops_has_no_counts(tmp_path: Path) -> None:
@@ -133,9 +133,9 @@ def test_a_law_of_neither_parameters_nor_flops_has_no_counts(tmp_path: Path) -> 
     for tokens, seed in product((1e6, 2e6, 4e6, 8e6), (0, 1)):
         add_run(folder, run_config(1, 64, seed=seed, tokens=tokens))
     folder.write_ledger()
-    found = fit_ledger(open_ledger(folder.path), "tokens", "parameters", "train_flops")
-    assert fit_every_count(found) == {}
-    assert law_by_count(found) == ""
+    fitted = fit_ledger(open_ledger(folder.path), "tokens", "parameters", "train_flops")
+    assert fit_every_count(fitted) == {}
+    assert law_by_count(fitted) == ""
 
 
 def test_tokens_that_follow_from_the_shape_tell_no_law_of_tokens(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_laws_come_in_the_order_of_the_settings_in_the_sweep_file(of_two_dropout
     turned = folder.sweep_file.read_text().replace("- 0\n", "- 0.2\n").replace("- 0.1\n", "- 0\n").replace("- 0.2\n", "- 0.1\n")
     folder.sweep_file.write_text(turned)
     assert "- 0.1\n  - 0\n" in turned
-    names = [found.name for found in gather(folder, include_unbracketed=True).laws.fits]
+    names = [actual.name for actual in gather(folder, include_unbracketed=True).laws.fits]
     assert names == [f"chinchilla where recipe.dropout == {dropout}" for dropout in (0.1, 0.0)]
 
 
@@ -184,10 +184,10 @@ def test_each_setting_has_its_law(made_once: SweepFolder) -> None:
     laws = gather(folder, include_unbracketed=True).laws
     assert laws.reasons == ()
     names = [f"chinchilla where recipe.dropout == {dropout}" for dropout in EXPONENTS]
-    assert [found.name for found in laws.fits] == names
-    for found, alpha in zip(laws.fits, EXPONENTS.values(), strict=True):
-        assert found.fit.n == 32
-        assert found.fit.estimates["alpha"] == pytest.approx(alpha, abs=0.1)
+    assert [actual.name for actual in laws.fits] == names
+    for actual, alpha in zip(laws.fits, EXPONENTS.values(), strict=True):
+        assert actual.fit.n == 32
+        assert actual.fit.estimates["alpha"] == pytest.approx(alpha, abs=0.1)
     alone = fit_table(TableQuery(open_ledger(folder.path), where="recipe.dropout == 0.1"), "chinchilla")
     assert laws.fits[1].fit.estimates == alone.fit.estimates
 

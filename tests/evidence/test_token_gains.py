@@ -38,19 +38,19 @@ def evidence(path: Path, *losses: float, seeds: int = 3) -> Evidence:
     return gather(folder, include_unbracketed=True)
 
 
-def told(found: Evidence) -> list[str]:
-    return [line for line in law_findings(found) if "a doubling of the tokens buys more" in line]
+def told(actual: Evidence) -> list[str]:
+    return [line for line in law_findings(actual) if "a doubling of the tokens buys more" in line]
 
 
 def test_doublings_that_buy_more_and_more_are_told(tmp_path: Path) -> None:
-    found = evidence(tmp_path / "s", 5.3, 5.1, 4.6, 4.3)
-    steps = [(rise.earlier.shorter, rise.later.longer, rise.decided) for rise in found.rises]
+    actual = evidence(tmp_path / "s", 5.3, 5.1, 4.6, 4.3)
+    steps = [(rise.earlier.shorter, rise.later.longer, rise.decided) for rise in actual.rises]
     assert steps == [("500k tokens", "2M tokens", True), ("1M tokens", "4M tokens", False)] * 2
-    for rise, expected in zip(found.rises, (0.3, -0.2) * 2, strict=True):
+    for rise, expected in zip(actual.rises, (0.3, -0.2) * 2, strict=True):
         assert rise.nats_per_doubling.estimate == pytest.approx(expected, abs=0.03)
         low, high = rise.nats_per_doubling.interval or (np.inf, -np.inf)
         assert low < expected < high
-    (line,) = told(found)
+    (line,) = told(actual)
     assert line.startswith("In 2 of 4 conditions a doubling of the tokens buys more than the one before (Holm, 5%): L1-H")
     assert "nats from 500k tokens to 1M tokens, +0." in line
     assert "No power law in the tokens does so" in line
@@ -63,9 +63,9 @@ def test_a_step_between_two_others_is_one_step_of_both_rises(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_power_law_is_never_said_to_rise(tmp_path: Path) -> None:
-    found = evidence(tmp_path / "s", *(3 + 60 * tokens**-0.25 for tokens in BUDGETS))
-    assert all(rise.nats_per_doubling.estimate < 0 for rise in found.rises)
-    assert told(found) == []
+    actual = evidence(tmp_path / "s", *(3 + 60 * tokens**-0.25 for tokens in BUDGETS))
+    assert all(rise.nats_per_doubling.estimate < 0 for rise in actual.rises)
+    assert told(actual) == []
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_a_rise_is_decided_where_more_is_bought_and_holm_s_p_value_is_below_five
 
 def test_steps_of_unequal_length_are_compared_by_the_doubling(tmp_path: Path) -> None:
     """0.1 nats for one doubling, then 0.6 for the next two: 0.2 more for each."""
-    found = evidence(tmp_path / "s", 5.3, 5.2, 9.9, 4.6)
-    without = [cell for cell in found.cells if cell.budget.amount != 2e6]
-    rises = rises_of(without, found.comparisons.seed_variances)
+    actual = evidence(tmp_path / "s", 5.3, 5.2, 9.9, 4.6)
+    without = [cell for cell in actual.cells if cell.budget.amount != 2e6]
+    rises = rises_of(without, actual.comparisons.seed_variances)
     assert [rise.nats_per_doubling.estimate for rise in rises] == pytest.approx([0.2, 0.2], abs=0.03)

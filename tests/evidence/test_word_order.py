@@ -48,28 +48,28 @@ def statuses(evidence: Evidence) -> dict[str, str]:
 
 
 def test_there_is_no_verdict_on_shapes_of_which_one_reads_no_order(tmp_path: Path) -> None:
-    found = gathered(of_shapes(tmp_path / "s", {4: 0.0003}))
-    assert statuses(found) == {
+    evidence = gathered(of_shapes(tmp_path / "s", {4: 0.0003}))
+    assert statuses(evidence) == {
         "L2-H92-F368 − L1-H128-F512": "decided",
         "L4-H64-F256 − L1-H128-F512": "reads_no_order",
         "L4-H64-F256 − L2-H92-F368": "reads_no_order",
     }
-    assert all(cell.usable for cell in found.cells), "it stays among the cells, with its loss"
-    assert {cell.architecture.depth: cell.reads_order for cell in found.cells} == {1: True, 2: True, 4: False}
-    assert found.excluded.empty
-    (decided,) = (pair for pair in found.comparisons.pairs if pair.status == "decided")
+    assert all(cell.usable for cell in evidence.cells), "it stays among the cells, with its loss"
+    assert {cell.architecture.depth: cell.reads_order for cell in evidence.cells} == {1: True, 2: True, 4: False}
+    assert evidence.excluded.empty
+    (decided,) = (pair for pair in evidence.comparisons.pairs if pair.status == "decided")
     assert decided.p_value_holm == decided.difference.p_value, "what says nothing costs the others nothing"
-    assert {pair.p_value_holm for pair in found.comparisons.pairs if pair is not decided} == {None}
+    assert {pair.p_value_holm for pair in evidence.comparisons.pairs if pair is not decided} == {None}
 
 
 def test_one_seed_that_reads_no_order_is_enough(tmp_path: Path) -> None:
     folder = of_shapes(tmp_path / "s", {})
     add_run(folder, run_config(4, 64, seed=3), order_gain=0.0)
-    found = gathered(folder)
-    (deep,) = (cell for cell in found.cells if cell.architecture.depth == 4)
+    evidence = gathered(folder)
+    (deep,) = (cell for cell in evidence.cells if cell.architecture.depth == 4)
     assert (deep.reads_order, len(deep.runs)) == (False, 4)
     assert deep.order_gain_nats == pytest.approx(0.75)
-    assert list(statuses(found).values()).count("reads_no_order") == 2
+    assert list(statuses(evidence).values()).count("reads_no_order") == 2
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_there_is_a_verdict_on_settings_of_which_one_reads(
 
 
 def test_what_is_not_known_of_one_side_is_not_known_of_both(tmp_path: Path) -> None:
-    found = gathered(of_shapes(tmp_path / "s", {1: 1.0, 2: 0.0, 4: None}))
-    yes, no, unknown = sorted(found.cells, key=lambda cell: cell.architecture.depth)
+    evidence = gathered(of_shapes(tmp_path / "s", {1: 1.0, 2: 0.0, 4: None}))
+    yes, no, unknown = sorted(evidence.cells, key=lambda cell: cell.architecture.depth)
     assert [cell.reads_order for cell in (yes, no, unknown)] == [True, False, None]
     assert [both_read(*two) for two in ((yes, yes), (yes, no), (yes, unknown), (no, unknown))] == [True, False, None, False]
     assert [either_reads(*two) for two in ((yes, no), (no, no), (yes, unknown), (no, unknown))] == [True, False, True, None]
@@ -101,12 +101,12 @@ def test_steps_to_a_larger_shape_with_one_that_reads_no_order_have_no_verdict_an
         for tokens in (1e6, 2e6):
             for seed in range(3):
                 add_run(folder, run_config(depth, 64, seed=seed, tokens=tokens), order_gain=0.0 if depth == 4 else 1.0)
-    found = gathered(folder)
-    assert {(gain.smaller[:2], gain.larger[:2], gain.status == "reads_no_order") for gain in found.gains} == {
+    evidence = gathered(folder)
+    assert {(gain.smaller[:2], gain.larger[:2], gain.status == "reads_no_order") for gain in evidence.gains} == {
         ("L1", "L2", False),
         ("L2", "L4", True),
     }
-    assert "reads_no_order" not in {gain.status for gain in found.token_gains}
+    assert "reads_no_order" not in {gain.status for gain in evidence.token_gains}
 
 
 def test_places_without_word_order_are_in_no_average(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_a_law_over_runs_that_read_no_order_says_so_in_its_status(
             add_run(folder, run_config(depth, width), order_gain=gains.get(depth, 1.0))
     folder.write_ledger()
     for file in (folder.path, folder.ledger_file, folder.ledger_file.with_suffix(".csv")):
-        found = fit_table(TableQuery(open_ledger(file)), "power-floor").fit
-        assert (found.n, found.status) == (18, status)
-        assert found.reasons == (("6 of 18 rows are of runs that read no word order",) if gains else ())
+        actual = fit_table(TableQuery(open_ledger(file)), "power-floor").fit
+        assert (actual.n, actual.status) == (18, status)
+        assert actual.reasons == (("6 of 18 rows are of runs that read no word order",) if gains else ())
     without = fit_table(TableQuery(open_ledger(folder.path), where="architecture.depth < 4"), "power-floor").fit
     assert without.status == "converged"

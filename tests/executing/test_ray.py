@@ -138,12 +138,12 @@ def test_a_node_that_dies_costs_no_run(cluster: Any, corpus: Path, tmp_path: Pat
 
 def workers(made: Place) -> set[bool]:
     """Of each process that makes a score now, whether it is one of a node of the cluster."""
-    found = set()
+    actual = set()
     for attempt in made.folder.path.glob("runs/*/scores/*/attempts/*.json"):
         with contextlib.suppress(OSError):
             variables = Path(f"/proc/{json.loads(attempt.read_text())['pid']}/environ").read_bytes()
-            found.add(b"RAY_RAYLET_PID=" in variables)
-    return found
+            actual.add(b"RAY_RAYLET_PID=" in variables)
+    return actual
 
 
 @pytest.mark.slow

@@ -190,9 +190,9 @@ def test_a_sweep_that_asks_for_scores_is_scored_on_the_nodes_beside_jobs_of_any_
     assert {score.config.task for score in scores} == {"first", "order"}
     assert {(score.state, score.attempts) for score in scores} == {("COMPLETED", 1)}
     assert {score.environment.nodes for score in scores if score.environment} == {1}
-    found = places(made)
-    assert len(found) == len(scores)
-    assert set(found) <= {"n1", "n2"}
+    actual = places(made)
+    assert len(actual) == len(scores)
+    assert set(actual) <= {"n1", "n2"}
     assert "next comes an answer without scores, and then the scores on tasks/first.yaml, tasks/order.yaml" in output
     assert len(list(made.folder.baselines.glob("*.json"))) == 2
     options = ("--learning-rates", "1e-3", "--epochs", 1, "--max-length", 8, "--precision", "fp32", "--seeds", 3)
@@ -202,7 +202,7 @@ def test_a_sweep_that_asks_for_scores_is_scored_on_the_nodes_beside_jobs_of_any_
     assert None not in places(made)
     for other in others:
         cluster.command("scancel", other.split()[-1])
-    figure(f"downstream of a sweep on Slurm: {len(scores)} scores, all on nodes: {dict(Counter(found))}")
+    figure(f"downstream of a sweep on Slurm: {len(scores)} scores, all on nodes: {dict(Counter(actual))}")
 
 
 @pytest.mark.slow

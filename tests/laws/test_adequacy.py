@@ -116,9 +116,9 @@ def test_a_loss_that_rises_with_size_is_named(sizes: list[str]) -> None:
 def test_tokens_that_follow_parameters_are_named(law: str) -> None:
     """The reason was that alpha is on its bound of 10."""
     frame = table().assign(D=lambda t: 20 * t["N"])
-    found = fit_table(query(frame), law, Settings(bootstrap=0, starts=16)).fit
-    assert found.status == "weakly_identified"
-    assert found.reasons[0].startswith(f"tokens are 20 times the parameters in all 40 rows, so {law} cannot separate the two")
+    actual = fit_table(query(frame), law, Settings(bootstrap=0, starts=16)).fit
+    assert actual.status == "weakly_identified"
+    assert actual.reasons[0].startswith(f"tokens are 20 times the parameters in all 40 rows, so {law} cannot separate the two")
     assert not any("times the parameters" in reason for reason in fitted(table()).fit.reasons)
 
 
@@ -128,9 +128,9 @@ def test_shares_that_sum_to_one_are_named(digits: int) -> None:
     random = np.random.default_rng(0)
     shares = pd.DataFrame(random.dirichlet([1, 1, 1], 60).round(digits), columns=["web", "code", "books"])
     frame = shares.assign(loss=3 - shares["web"] - 0.5 * shares["code"] + random.normal(0, 0.01, 60))
-    found = fit_table(query(frame), "E + a*web + b*code + c*books", Settings(bootstrap=0, starts=16)).fit
-    assert found.status != "converged"
-    assert any("web, code and books sum to 1 in all 60 rows" in reason for reason in found.reasons)
+    actual = fit_table(query(frame), "E + a*web + b*code + c*books", Settings(bootstrap=0, starts=16)).fit
+    assert actual.status != "converged"
+    assert any("web, code and books sum to 1 in all 60 rows" in reason for reason in actual.reasons)
     apart = frame.assign(books=random.permutation(frame["books"]))
     reasons = fit_table(query(apart), "E + a*web + b*code + c*books", Settings(bootstrap=0, starts=16)).fit.reasons
     assert not any("in all 60 rows" in reason for reason in reasons)
@@ -139,8 +139,8 @@ def test_shares_that_sum_to_one_are_named(digits: int) -> None:
 @pytest.mark.slow
 def test_logarithms_that_follow_from_each_other_are_named() -> None:
     frame = table().assign(width=lambda t: 2 * t["N"] ** 0.5)
-    found = fit_table(query(frame), "E + A*N**-alpha + B*width**-beta", Settings(bootstrap=0, starts=16)).fit
-    assert any("the logarithms of parameters and width follow from each other" in reason for reason in found.reasons)
+    actual = fit_table(query(frame), "E + A*N**-alpha + B*width**-beta", Settings(bootstrap=0, starts=16)).fit
+    assert any("the logarithms of parameters and width follow from each other" in reason for reason in actual.reasons)
 
 
 def test_an_exponent_through_two_best_models_that_makes_no_sense_is_refused() -> None:
@@ -164,9 +164,9 @@ def interacting(rows: int = 60, seed: int = 0) -> pd.DataFrame:
 
 @pytest.mark.slow
 def test_lack_of_fit_is_part_of_the_status_in_text_json_and_figure() -> None:
-    found = [fitted(interacting(seed=seed)) for seed in range(4)]
-    assert all(one.fit.status != "converged" for one in found)
-    one = found[0]
+    actual = [fitted(interacting(seed=seed)) for seed in range(4)]
+    assert all(one.fit.status != "converged" for one in actual)
+    one = actual[0]
     assert any("residuals bend over the sizes" in reason for reason in one.fit.reasons)
     assert one.to_dict()["status"] == one.fit.status
     assert f"status: {one.fit.status.replace('_', ' ')}" in one.to_text()
@@ -227,13 +227,13 @@ def missing_its_largest() -> LawFit:
 
 @pytest.mark.slow
 def test_a_missed_forecast_is_part_of_the_status(tmp_path: Path) -> None:
-    found = missing_its_largest()
-    assert isinstance(found.forecast, Forecast)
-    assert found.forecast.missed
-    assert found.fit.status != "converged"
-    assert "the forecast of the largest runs missed them: its interval covered 0 of 4" in " ".join(found.fit.reasons)
+    actual = missing_its_largest()
+    assert isinstance(actual.forecast, Forecast)
+    assert actual.forecast.missed
+    assert actual.fit.status != "converged"
+    assert "the forecast of the largest runs missed them: its interval covered 0 of 4" in " ".join(actual.fit.reasons)
     path = tmp_path / "fit.json"
-    path.write_text(json.dumps(found.to_dict() | {"columns": {}}))
+    path.write_text(json.dumps(actual.to_dict() | {"columns": {}}))
     (note, *_) = read_law(path, "parameters").notes
     assert "missed" in note
     assert not fitted(table()).fit.reasons
@@ -241,14 +241,14 @@ def test_a_missed_forecast_is_part_of_the_status(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_intervals_widen_by_what_held_out_rows_showed() -> None:
-    found = missing_its_largest()
-    told = found.forecast
+    actual = missing_its_largest()
+    told = actual.forecast
     assert isinstance(told, Forecast)
     assert told.missed_by > 2
-    points = found.fit.observations
-    narrow, wide = (forecast_rows(found.fit, points, widening) for widening in (1.0, told.missed_by))
+    points = actual.fit.observations
+    narrow, wide = (forecast_rows(actual.fit, points, widening) for widening in (1.0, told.missed_by))
     np.testing.assert_allclose(np.log(wide.high / wide.predicted), told.missed_by * np.log(narrow.high / narrow.predicted))
-    endless = forecast_rows(found.fit, points, 1e9)
+    endless = forecast_rows(actual.fit, points, 1e9)
     assert not endless.has_interval
     json.dumps(endless.to_dict(), allow_nan=False)
     again = fitted(pd.concat([table(40, 0.003).assign(loss=lambda t: t["loss"] * (1 + 0.1 * (t["N"] * t["D"] > 1e20)))]))
@@ -261,8 +261,8 @@ def test_intervals_widen_by_what_held_out_rows_showed() -> None:
 def test_published_tables_whose_forecasts_miss_are_not_called_converged() -> None:
     points = RunTable.read(PUBLISHED / "chinchilla" / "svg_extracted_data.csv")
     roles = {"parameters": "Model Size", "flops": "Training FLOP", "tokens": "C/(6*N)"}
-    found = fit_table(TableQuery(points, roles), "chinchilla", Settings(bootstrap=100, starts=32))
-    assert found.fit.status in ("lack_of_fit", "missed_forecast")
+    actual = fit_table(TableQuery(points, roles), "chinchilla", Settings(bootstrap=100, starts=32))
+    assert actual.fit.status in ("lack_of_fit", "missed_forecast")
     search = RunTable.read(PUBLISHED / "scalebench" / "lr_bsz_train.parquet")
     sizes = {"parameters": "non_embedding_param_size", "tokens": "data_size", "loss": "lm_loss"}
     doubts = read_observations(TableQuery(search, sizes), CHINCHILLA).doubts

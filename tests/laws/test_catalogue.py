@@ -21,14 +21,14 @@ def test_gradient_and_curvature_agree_with_differences(law: Law) -> None:
     surface = law.at(columns)
     theta = surface.starts(law.predict(TRUTHS[law.name], columns), 4)[2]
     steps = 1e-5 * np.eye(len(theta))
-    found = surface.derivatives(theta[None])
-    np.testing.assert_allclose(found.value, surface.value(theta[None]), rtol=1e-12)
+    gradients = surface.derivatives(theta[None])
+    np.testing.assert_allclose(gradients.value, surface.value(theta[None]), rtol=1e-12)
     differences = (surface.value(theta + steps) - surface.value(theta - steps)) / 2e-5
-    np.testing.assert_allclose(found.jacobian[0], differences.T, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(gradients.jacobian[0], differences.T, rtol=1e-6, atol=1e-7)
     weights = np.random.default_rng(0).normal(size=(1, 7))
     slopes = [surface.derivatives(np.stack([theta + step, theta - step])).jacobian for step in steps]
     bends = np.array([weights[0] @ (up - down) / 2e-5 for up, down in slopes])
-    np.testing.assert_allclose(found.curvature(weights)[0], bends, rtol=1e-5, atol=1e-5 * np.abs(bends).max())
+    np.testing.assert_allclose(gradients.curvature(weights)[0], bends, rtol=1e-5, atol=1e-5 * np.abs(bends).max())
 
 
 @EVERY_LAW
@@ -94,8 +94,8 @@ def test_data_constrained_is_chinchilla_without_repeats_or_excess() -> None:
     columns = {"parameters": np.full(3, 1e9), "tokens": np.geomspace(1e11, 1e12, 3), "unique_tokens": np.full(3, 2e12)}
     chinchilla = {name: MUENNIGHOFF[name] for name in ("E", "A", "B", "alpha", "beta")}
     for name in ("data-constrained", "repeated-tokens"):
-        found = LAWS[name].predict(MUENNIGHOFF, columns)
-        np.testing.assert_allclose(found, LAWS["chinchilla"].predict(chinchilla, columns), rtol=1e-12)
+        actual = LAWS[name].predict(MUENNIGHOFF, columns)
+        np.testing.assert_allclose(actual, LAWS["chinchilla"].predict(chinchilla, columns), rtol=1e-12)
 
 
 def test_derivatives_hold_on_both_sides_of_the_most_useful_parameters() -> None:

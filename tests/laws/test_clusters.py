@@ -101,8 +101,8 @@ def test_columns_that_name_no_runs_group_nothing() -> None:
 def test_intervals_over_what_belongs_together_hold_the_truth(sizes: int) -> None:
     """Over rows they would in 58% of draws."""
     draws = 100
-    found = [fitted(runs(seed, sizes=sizes)).fit.intervals["alpha"] for seed in range(draws)]
-    assert sum(low <= TRUTHS["chinchilla"]["alpha"] <= high for low, high in found) >= 0.9 * draws
+    actual = [fitted(runs(seed, sizes=sizes)).fit.intervals["alpha"] for seed in range(draws)]
+    assert sum(low <= TRUTHS["chinchilla"]["alpha"] <= high for low, high in actual) >= 0.9 * draws
 
 
 @pytest.mark.slow
@@ -130,9 +130,9 @@ def searched() -> pd.DataFrame:
 
 @pytest.mark.slow
 def test_a_search_is_named_and_its_best_rows_are_kept() -> None:
-    found = fitted(searched()).fit
-    assert found.status == "weakly_identified"
-    assert "differ in lr, batch, which moves the response: if that is a search, --best-of N,D keeps" in found.reasons[0]
+    actual = fitted(searched()).fit
+    assert actual.status == "weakly_identified"
+    assert "differ in lr, batch, which moves the response: if that is a search, --best-of N,D keeps" in actual.reasons[0]
     best = read(searched(), best_of="N,D")
     assert len(best) == 12
     np.testing.assert_allclose(np.sort(best.response), np.sort(runs(checkpoints=1, luck=0.002)["loss"]))
@@ -171,8 +171,8 @@ def test_an_even_number_of_shapes_of_one_size_has_an_interval(shapes: int) -> No
         random = np.random.default_rng(seed)
         off = random.normal(0, 0.01, shapes)[shape] + random.normal(0, 0.0005, len(shape))
         points = Observations.of({"tokens": tokens}, law.predict(truth, {"tokens": tokens}) * np.exp(off), shape)
-        found = fit(law, points, QUICK)
-        assert not any("flat" in reason for reason in found.reasons)
-        low, high = found.intervals["beta"]
+        actual = fit(law, points, QUICK)
+        assert not any("flat" in reason for reason in actual.reasons)
+        low, high = actual.intervals["beta"]
         covered.append(low <= truth["beta"] <= high)
     assert sum(covered) >= 7

@@ -437,13 +437,13 @@ def test_resamples_that_are_alike_are_refitted_once(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(uncertainty, "minimise", counted)
     points = of_power(3)
-    found = fit(LAWS["power"], points, Settings(bootstrap=300, starts=8))
+    fitted = fit(LAWS["power"], points, Settings(bootstrap=300, starts=8))
     assert refitted == [10]
     draws = uncertainty.draw_counts(3, 300, seed=0).astype(float)
-    objective = estimation._objective(LAWS["power"], points, found.settings)
-    each = minimise(objective, np.tile(found.theta, (300, 1)), draws[:, points.clusters])
+    objective = estimation._objective(LAWS["power"], points, fitted.settings)
+    each = minimise(objective, np.tile(fitted.theta, (300, 1)), draws[:, points.clusters])
     assert each.converged.all()
-    np.testing.assert_allclose(found.resamples.theta, each.theta, rtol=1e-9)
+    np.testing.assert_allclose(fitted.resamples.theta, each.theta, rtol=1e-9)
 
 
 def of_power(runs: int) -> Observations:
@@ -483,16 +483,16 @@ def test_intervals_of_few_clusters_cover() -> None:
 def test_the_expanded_interval_of_a_mean_is_students() -> None:
     values = np.random.default_rng(0).normal(size=10)
     means = uncertainty.draw_counts(10, 100_000, seed=0) @ values / 10
-    found = uncertainty.percentile_interval(means, uncertainty.expanded_tail(10, 1, 10))
-    assert found == pytest.approx(t.interval(0.95, 9, values.mean(), values.std(ddof=1) / 10**0.5), abs=0.03)
+    bounds = uncertainty.percentile_interval(means, uncertainty.expanded_tail(10, 1, 10))
+    assert bounds == pytest.approx(t.interval(0.95, 9, values.mean(), values.std(ddof=1) / 10**0.5), abs=0.03)
 
 
 @pytest.mark.slow
 def test_a_law_that_misses_its_settings_is_told_from_noise() -> None:
     """Under the law p is uniform and the ratio about 1; settings that scatter thrice as far as seeds are found out."""
     draw, sizes = np.random.default_rng(0), np.repeat(np.geomspace(1e5, 1e8, 12), 3)
-    found: dict[float, list[LackOfFit]] = {0.0: [], 0.006: []}
-    for apart, one in ((apart, one) for apart, one in found.items() for _ in range(100)):
+    actual: dict[float, list[LackOfFit]] = {0.0: [], 0.006: []}
+    for apart, one in ((apart, one) for apart, one in actual.items() for _ in range(100)):
         scatter = np.repeat(draw.normal(0, apart, 12), 3) + draw.normal(0, 0.002, 36)
         points = Observations.of({"parameters": sizes}, 30 * sizes**-0.2 * np.exp(scatter))
         fitted = fit(LAWS["power"], points, Settings(huber_delta=np.inf, bootstrap=0, starts=2))
@@ -501,10 +501,10 @@ def test_a_law_that_misses_its_settings_is_told_from_noise() -> None:
         told = measure_lack_of_fit(fitted.residuals, 2, noise)
         assert told is not None
         one.append(told)
-    assert 1 <= sum(told.p_value < 0.05 for told in found[0.0]) <= 11
-    assert np.median([told.ratio for told in found[0.0]]) == pytest.approx(1, rel=0.15)
-    assert sum(told.p_value < 0.05 for told in found[0.006]) >= 98
-    assert np.median([told.ratio for told in found[0.006]]) == pytest.approx(np.sqrt(1 + 3 * 3**2), rel=0.15)
+    assert 1 <= sum(told.p_value < 0.05 for told in actual[0.0]) <= 11
+    assert np.median([told.ratio for told in actual[0.0]]) == pytest.approx(1, rel=0.15)
+    assert sum(told.p_value < 0.05 for told in actual[0.006]) >= 98
+    assert np.median([told.ratio for told in actual[0.006]]) == pytest.approx(np.sqrt(1 + 3 * 3**2), rel=0.15)
 
 
 def test_a_misfit_is_that_of_least_squares_whatever_loss_the_law_is_fitted_by() -> None:
@@ -541,9 +541,9 @@ def test_draws_from_the_sandwich_stay_within_the_bounds(monkeypatch: pytest.Monk
     monkeypatch.setattr(uncertainty, "CLUSTERS_FOR_SANDWICH", 12)
     sizes = np.geomspace(1e6, 2e6, 12)
     noise = np.random.default_rng(3).normal(0, 0.02, 12)
-    found = fit(LAWS["power"], Observations.of({"parameters": sizes}, 3 * sizes**-0.01 * np.exp(noise)), Settings(starts=8))
-    assert found.resamples.method == "sandwich"
-    alphas = found.resamples.theta[:, 1]
+    fitted = fit(LAWS["power"], Observations.of({"parameters": sizes}, 3 * sizes**-0.01 * np.exp(noise)), Settings(starts=8))
+    assert fitted.resamples.method == "sandwich"
+    alphas = fitted.resamples.theta[:, 1]
     assert alphas.min() == 0
     assert 0.1 < (alphas > 0).mean() < 1
 
@@ -551,15 +551,15 @@ def test_draws_from_the_sandwich_stay_within_the_bounds(monkeypatch: pytest.Monk
 def test_resamples_that_did_not_converge_are_counted_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def but_for(each: int) -> Callable[..., Minima]:
         def minimised(*given: Any) -> Minima:
-            found = minimise(*given)
-            return replace(found, converged=np.arange(len(found.theta)) % each != 0)
+            actual = minimise(*given)
+            return replace(actual, converged=np.arange(len(actual.theta)) % each != 0)
 
         return minimised
 
     monkeypatch.setattr(uncertainty, "minimise", but_for(30))
-    found = fit(LAWS["power"], observed(LAWS["power"]), Settings(bootstrap=60)).resamples
+    actual = fit(LAWS["power"], observed(LAWS["power"]), Settings(bootstrap=60)).resamples
     numbers = [number for number in range(60) if number % 30]
-    assert (len(found.theta), found.failed, found.numbers.tolist()) == (58, 2, numbers)
+    assert (len(actual.theta), actual.failed, actual.numbers.tolist()) == (58, 2, numbers)
     monkeypatch.setattr(uncertainty, "minimise", but_for(10))
     few = fit(LAWS["power"], observed(LAWS["power"]), Settings(bootstrap=60))
     assert (len(few.resampled), few.resamples.failed, few.intervals) == (0, 60, {}), "none is used where many are lost"
@@ -580,9 +580,9 @@ def test_runs_of_many_rows_tell_no_more_than_their_number() -> None:
     widths = {}
     for rows in (20, 200):
         points = of_runs(20, rows)
-        found = fit(CHINCHILLA, points, Settings(bootstrap=100, starts=8))
-        assert found.resamples.method == "refit"
-        low, high = found.intervals["alpha"]
+        fitted = fit(CHINCHILLA, points, Settings(bootstrap=100, starts=8))
+        assert fitted.resamples.method == "refit"
+        low, high = fitted.intervals["alpha"]
         widths[rows] = high - low
     assert widths[200] == pytest.approx(widths[20], rel=0.3)
     assert fit(CHINCHILLA, of_runs(100, 120), Settings(bootstrap=2, starts=8)).resamples.method == "sandwich"

@@ -43,8 +43,8 @@ def test_a_law_of_the_catalogue_written_as_a_formula_gives_the_same_fit(name: st
     usual, written = fit(known, points, settings), fit(own, points, settings)
     assert (own.predicts, set(own.variables)) == (known.predicts, set(known.variables))
     spelled = {"C": "K"} if name == "flops" else {}
-    found = {given: written.estimates[spelled.get(given, given)] for given in usual.estimates}
-    assert found == pytest.approx(usual.estimates, rel=1e-8)
+    actual = {given: written.estimates[spelled.get(given, given)] for given in usual.estimates}
+    assert actual == pytest.approx(usual.estimates, rel=1e-8)
     assert written.objective == pytest.approx(usual.objective, rel=1e-10)
     assert written.status == usual.status
     for given, interval in usual.intervals.items():
@@ -57,19 +57,19 @@ def test_derivatives_of_every_operation_agree_with_differences() -> None:
 
     point = np.array([1.3, 0.7])
     seeds = [Jet(np.array([value]), {index: np.ones(1)}) for index, value in enumerate(point)]
-    found = expression(*seeds)
+    actual = expression(*seeds)
 
     def at(a: float, b: float) -> float:
         return float(expression(Jet(np.array([a])), Jet(np.array([b]))).value[0])
 
     step = 1e-4 * np.eye(2)
-    assert found.bends is not None
+    assert actual.bends is not None
     for one in range(2):
         slope = (at(*(point + step[one])) - at(*(point - step[one]))) / 2e-4
-        assert found.slopes[one][0] == pytest.approx(slope, rel=1e-6)
+        assert actual.slopes[one][0] == pytest.approx(slope, rel=1e-6)
         for two in range(one, 2):
             ends = [at(*(point + s * step[one] + t * step[two])) for s, t in ((1, 1), (1, -1), (-1, 1), (-1, -1))]
-            assert found.bends[one, two][0] == pytest.approx((ends[0] - ends[1] - ends[2] + ends[3]) / 4e-8, rel=1e-4)
+            assert actual.bends[one, two][0] == pytest.approx((ends[0] - ends[1] - ends[2] + ends[3]) / 4e-8, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_shares_of_zero_are_fitted_where_the_law_has_a_value_there_and_refused_e
     frame = pd.DataFrame({"share": shares, "loss": 2 + 0.7 * shares**0.6 * np.exp(-0.5 * shares)})
     table = RunTable(Path("t.csv"), frame)
     law = find_law("c + A*share^a*exp(-k*share)", table=table)
-    found = fit(law, read_observations(TableQuery(table), law), Settings(bootstrap=0, starts=16))
-    assert found.estimates == pytest.approx({"c": 2.0, "A": 0.7, "a": 0.6, "k": 0.5}, rel=1e-3)
+    fitted = fit(law, read_observations(TableQuery(table), law), Settings(bootstrap=0, starts=16))
+    assert fitted.estimates == pytest.approx({"c": 2.0, "A": 0.7, "a": 0.6, "k": 0.5}, rel=1e-3)
     outside = find_law("c + A*share^-a", table=table)
     with pytest.raises(InputError, match=r"has no value in row \d+.*, where share is 0; leave these rows out"):
         read_observations(TableQuery(table), outside)

@@ -42,17 +42,17 @@ def iso_flop_runs(noise: float = 0.0, sizes: int = 9) -> tuple[Floats, Floats, F
 
 @pytest.mark.parametrize(("valley", "within"), [("parabola", 0.003), ("akima", 0.001)])
 def test_iso_flop_minima_lie_on_the_frontier(valley: str, within: float) -> None:
-    found = iso_flop(*iso_flop_runs(), valley=valley)  # type: ignore[arg-type]
-    assert len(found.best) == 7
-    assert all(one.inside for one in found.best)
-    assert found.exponent == pytest.approx(EXPONENT, abs=within)
-    assert found.parameters(1e20) == pytest.approx(float(best(1e20)), rel=0.06)
+    fitted = iso_flop(*iso_flop_runs(), valley=valley)  # type: ignore[arg-type]
+    assert len(fitted.best) == 7
+    assert all(one.inside for one in fitted.best)
+    assert fitted.exponent == pytest.approx(EXPONENT, abs=within)
+    assert fitted.parameters(1e20) == pytest.approx(float(best(1e20)), rel=0.06)
 
 
 def test_interval_of_the_parabola_covers_under_noise() -> None:
-    found = iso_flop(*iso_flop_runs(noise=0.001))
-    assert found.interval is not None
-    assert found.interval[0] < EXPONENT < found.interval[1]
+    fitted = iso_flop(*iso_flop_runs(noise=0.001))
+    assert fitted.interval is not None
+    assert fitted.interval[0] < EXPONENT < fitted.interval[1]
 
 
 @pytest.mark.slow
@@ -64,23 +64,23 @@ def test_intervals_cover_where_minima_of_some_budgets_scatter_more(window: float
     covered = 0
     for draw in range(200):
         noise = np.exp(np.random.default_rng(draw).normal(0, 0.005, len(loss)))
-        found = iso_flop(parameters, 6 * parameters * tokens, loss * noise, window=window)
-        assert found.interval is not None
-        covered += found.interval[0] <= EXPONENT <= found.interval[1]
+        fitted = iso_flop(parameters, 6 * parameters * tokens, loss * noise, window=window)
+        assert fitted.interval is not None
+        covered += fitted.interval[0] <= EXPONENT <= fitted.interval[1]
     assert covered >= 0.89 * 200
 
 
 def test_the_interval_is_that_of_lines_that_leave_out_a_best_model_each() -> None:
     """HC3 is the sum over the best models of what leaving each out would move the slope, squared, in each one's weight."""
-    found = iso_flop(*iso_flop_runs(noise=0.002))
-    x, y = np.log([[one.flops for one in found.best], [one.parameters for one in found.best]])
+    fitted = iso_flop(*iso_flop_runs(noise=0.002))
+    x, y = np.log([[one.flops for one in fitted.best], [one.parameters for one in fitted.best]])
     away = x - x.mean()
     moved = []
     for left_out in range(len(x)):
         slope, level = np.polyfit(np.delete(x, left_out), np.delete(y, left_out), 1)
         moved.append(away[left_out] * (y[left_out] - level - slope * x[left_out]) / (away @ away))
     half = stats.t.isf(0.025, len(x) - 2) * np.linalg.norm(moved)
-    assert found.interval == pytest.approx((found.exponent - half, found.exponent + half))
+    assert fitted.interval == pytest.approx((fitted.exponent - half, fitted.exponent + half))
 
 
 def test_a_narrow_window_is_nearer_than_the_full_range_where_valleys_lean() -> None:
@@ -105,10 +105,10 @@ def test_a_parabola_weighs_squared_residuals_by_a_bell_of_the_window() -> None:
 def test_runs_far_from_the_best_do_not_move_the_lowest_point_of_akima() -> None:
     x = np.arange(-4.0, 5.0)
     loss = np.where(x < 0, 0.3, 0.2) * x**2
-    found = [iso_flop(*at_two_budgets(x, loss + more * (abs(x) == 4)), "akima").best for more in (0.0, 5.0)]
-    assert found[0] == found[1]
-    assert found[0][0].loss <= 1e-12
-    assert abs(np.log(found[0][0].parameters)) < 0.1
+    actual = [iso_flop(*at_two_budgets(x, loss + more * (abs(x) == 4)), "akima").best for more in (0.0, 5.0)]
+    assert actual[0] == actual[1]
+    assert actual[0][0].loss <= 1e-12
+    assert abs(np.log(actual[0][0].parameters)) < 0.1
 
 
 def test_a_budget_whose_parabola_opens_downwards_has_its_best_run() -> None:
@@ -144,8 +144,8 @@ def test_the_best_run_of_a_budget_lies_between_ones_a_quarter_smaller_and_larger
 def test_budgets_within_a_tenth_of_the_least_are_one_whose_flops_are_their_geometric_mean() -> None:
     assert [rows.tolist() for rows in iso_flop_groups(np.array([1.21, 1.0, 1.1]))] == [[1, 2], [0]]
     parameters, flops, loss = iso_flop_runs()
-    found = iso_flop(parameters, flops * np.tile(np.geomspace(1.0, 1.09, 9), 7), loss)
-    assert [one.flops for one in found.best] == pytest.approx(np.geomspace(1e18, 1e22, 7) * 1.09**0.5)
+    fitted = iso_flop(parameters, flops * np.tile(np.geomspace(1.0, 1.09, 9), 7), loss)
+    assert [one.flops for one in fitted.best] == pytest.approx(np.geomspace(1e18, 1e22, 7) * 1.09**0.5)
 
 
 def two_budgets(x: Floats, loss: Floats, window: float = 1.0) -> Frontier:
@@ -163,9 +163,9 @@ def test_a_size_counts_by_the_mean_of_its_runs(valley: Literal["parabola", "akim
     runs = np.repeat(np.arange(63), 1 + np.arange(63) % 3)
     losses = loss[runs] + np.random.default_rng(1).normal(0, 0.01, len(runs))
     means = np.bincount(runs, losses) / np.bincount(runs)
-    found, expected = iso_flop(parameters[runs], flops[runs], losses, valley), iso_flop(parameters, flops, means, valley)
-    assert [one.loss for one in found.best] == pytest.approx([one.loss for one in expected.best])
-    assert found.exponent == pytest.approx(expected.exponent)
+    actual, expected = iso_flop(parameters[runs], flops[runs], losses, valley), iso_flop(parameters, flops, means, valley)
+    assert [one.loss for one in actual.best] == pytest.approx([one.loss for one in expected.best])
+    assert actual.exponent == pytest.approx(expected.exponent)
 
 
 @pytest.mark.parametrize(("valley", "fewest"), [("parabola", 3), ("akima", 5)])
@@ -181,10 +181,10 @@ def test_the_interval_of_a_line_is_student_s() -> None:
     Student's 97.5% point of one degree of freedom is 12.706. The sizes beside 1, e^1.3 and e² are theirs, their tenths and
     their tenfold.
     """
-    found = envelope(*among_worse(np.exp([0.0, 1.3, 2.0]), np.exp([0.0, 1.0, 2.0]), np.array([3.0, 2.0, 1.0])))
+    actual = envelope(*among_worse(np.exp([0.0, 1.3, 2.0]), np.exp([0.0, 1.0, 2.0]), np.array([3.0, 2.0, 1.0])))
     steps = np.array([1.3 - (2.0 - np.log(10)), 2.0 - 0.0, np.log(10) - 1.3]) / 2
     half = 12.7062 * np.sqrt((0.6**2 + 0.6**2) / 2**2 + np.mean(steps**2) / 12 / 2)
-    assert found.interval == pytest.approx((1 - half, 1 + half), rel=1e-5)
+    assert actual.interval == pytest.approx((1 - half, 1 + half), rel=1e-5)
 
 
 @pytest.mark.parametrize("approach", [envelope, hull])
@@ -204,10 +204,10 @@ def test_a_line_through_two_best_models_or_one_size_has_no_interval(
     flops = np.geomspace(1e18, 1e20, len(sizes))
     rows = among_worse(np.array(sizes), flops, np.array([4.0, 3.4, 3.0])[: len(sizes)])
     columns = {"parameters": rows[0], "tokens": rows[1] / rows[0] / 6}
-    found = resample_frontier(Observations.of(columns, rows[2], np.arange(len(rows[0])) // checkpoints), approach)
-    assert (found.interval is None) == (told is not None)
+    actual = resample_frontier(Observations.of(columns, rows[2], np.arange(len(rows[0])) // checkpoints), approach)
+    assert (actual.interval is None) == (told is not None)
     if told is not None:
-        assert (found.status, found.reasons) == ("weakly_identified", (told,))
+        assert (actual.status, actual.reasons) == ("weakly_identified", (told,))
 
 
 @pytest.mark.parametrize(("approach", "covered"), [(hull, 0.75), (envelope, 0.75)])
@@ -252,9 +252,9 @@ def test_an_interval_of_shapes_on_a_coarse_grid_holds_what_the_grid_does_not_tel
     columns = {"parameters": np.repeat(sizes, 5), "tokens": np.tile(tokens, 6)}
     loss = LAW.predict(TRUTH, columns) * np.exp(np.random.default_rng(0).normal(0, 0.002, 30))
     points = replace(Observations.of(columns, loss), clusters=np.repeat(np.arange(6), 5), cluster="shape")
-    found = resample_frontier(points, envelope)
-    assert found.interval is not None
-    assert found.interval[0] < EXPONENT < found.exponent
+    actual = resample_frontier(points, envelope)
+    assert actual.interval is not None
+    assert actual.interval[0] < EXPONENT < actual.exponent
 
 
 def among_worse(parameters: Floats, flops: Floats, loss: Floats) -> tuple[Floats, Floats, Floats]:
@@ -277,8 +277,8 @@ def test_envelope_and_hull_find_the_frontier(approach: Approach) -> None:
     loss = LAW.predict(TRUTH, {"parameters": parameters, "tokens": seen})
     flops = 6 * parameters * seen
     middle = (flops > 1e18) & (flops < 1e22)
-    found = approach(parameters[middle], flops[middle], loss[middle])
-    assert found.exponent == pytest.approx(EXPONENT, abs=0.02)
+    fitted = approach(parameters[middle], flops[middle], loss[middle])
+    assert fitted.exponent == pytest.approx(EXPONENT, abs=0.02)
 
 
 def checkpoints(sizes: Floats, tokens: Floats, noise: float = 0.0005) -> tuple[Floats, Floats, Floats]:
@@ -291,12 +291,12 @@ def checkpoints(sizes: Floats, tokens: Floats, noise: float = 0.0005) -> tuple[F
 @pytest.mark.parametrize("approach", [envelope, hull])
 def test_a_front_at_an_end_of_the_sizes_says_nothing_of_the_best_size(approach: Approach) -> None:
     """Of 8 sizes within a decade the smallest or the largest is in front at most budgets of five."""
-    found = approach(*checkpoints(np.geomspace(3e8, 3e9, 8), np.geomspace(1e8, 1e13, 40)))
-    assert found.interval is not None
-    assert found.interval[0] < EXPONENT < found.interval[1]
-    used = [one for one in found.best if one.inside]
+    fitted = approach(*checkpoints(np.geomspace(3e8, 3e9, 8), np.geomspace(1e8, 1e13, 40)))
+    assert fitted.interval is not None
+    assert fitted.interval[0] < EXPONENT < fitted.interval[1]
+    used = [one for one in fitted.best if one.inside]
     budgets = [one.flops for one in used]
-    ends = [one.flops for one in found.best if not 3.1e8 < one.parameters < 2.9e9]
+    ends = [one.flops for one in fitted.best if not 3.1e8 < one.parameters < 2.9e9]
     assert not any(min(budgets) < flops < max(budgets) for flops in ends)
     with pytest.raises(InputError, match=r"two or more budgets, got 0 of \d+"):
         approach(*checkpoints(np.geomspace(1e7, 1e8, 3), np.geomspace(1e11, 1e13, 20)))
@@ -305,12 +305,12 @@ def test_a_front_at_an_end_of_the_sizes_says_nothing_of_the_best_size(approach: 
 @pytest.mark.parametrize("approach", [envelope, hull])
 def test_a_front_at_an_end_of_the_tokens_says_nothing_of_the_best_size(approach: Approach) -> None:
     """Where a larger model would need fewer tokens than any was given, or a smaller one more, it was not tried."""
-    found = approach(*checkpoints(np.geomspace(7e7, 1e10, 10), np.geomspace(1e9, 3e11, 30)))
-    split = {round(one.flops / (6 * one.parameters)) for one in found.best if one.inside}
+    fitted = approach(*checkpoints(np.geomspace(7e7, 1e10, 10), np.geomspace(1e9, 3e11, 30)))
+    split = {round(one.flops / (6 * one.parameters)) for one in fitted.best if one.inside}
     assert split
     assert not split & {1_000_000_000, 300_000_000_000}
-    assert found.interval is not None
-    assert found.interval[0] < EXPONENT < found.interval[1]
+    assert fitted.interval is not None
+    assert fitted.interval[0] < EXPONENT < fitted.interval[1]
 
 
 @pytest.mark.parametrize("approach", [envelope, hull])
@@ -340,8 +340,8 @@ def test_a_front_is_best_only_between_models_a_quarter_smaller_and_larger(
 @pytest.mark.parametrize("approach", [envelope, hull])
 def test_a_run_of_more_flops_than_the_lowest_loss_is_on_no_frontier(approach: Approach) -> None:
     flops, loss = np.geomspace(1e18, 1e22, 5), np.array([4.0, 3.4, 3.0, 2.8, 2.9])
-    found = approach(*among_worse(best(flops), flops, loss))
-    assert [one.loss for one in found.best] == [4.0, 3.4, 3.0, 2.8]
+    fitted = approach(*among_worse(best(flops), flops, loss))
+    assert [one.loss for one in fitted.best] == [4.0, 3.4, 3.0, 2.8]
 
 
 def test_parametric_frontier_is_the_closed_form() -> None:
@@ -361,9 +361,9 @@ def test_a_law_without_closed_frontier_is_refused() -> None:
 
 
 def test_a_law_without_one_of_its_terms_has_no_best_split() -> None:
-    found = fit(LAW, observed(LAW, noise=0.0), Settings(bootstrap=0))
+    fitted = fit(LAW, observed(LAW, noise=0.0), Settings(bootstrap=0))
     with pytest.raises(InputError, match="has no best split: B, beta is zero"):
-        parametric(replace(found, estimates=found.estimates | {"B": 0.0, "beta": 0.0}))
+        parametric(replace(fitted, estimates=fitted.estimates | {"B": 0.0, "beta": 0.0}))
 
 
 @pytest.mark.parametrize(
@@ -400,14 +400,14 @@ def test_runs_that_split_nearly_each_budget_in_one_way_have_no_frontier(
 def test_sizes_of_a_budget_need_to_differ_twofold(approach: Approach) -> None:
     """Of each five runs of a budget the sizes are from one on to so many times it, and the middle one is the best."""
 
-    def found(times: float) -> Frontier:
+    def actual(times: float) -> Frontier:
         flops = np.repeat(np.geomspace(1e18, 1e22, 7), 5)
         parameters = np.sqrt(flops / 120) * np.tile([1.0, 1.0, times**0.5, times, times], 7)
         return approach(parameters, flops, 1 + (flops / 1e18) ** -0.1 + np.tile([0.5, 0.5, 0.0, 0.5, 0.5], 7))
 
-    assert found(2.1).exponent == pytest.approx(0.5)
+    assert actual(2.1).exponent == pytest.approx(0.5)
     with pytest.raises(InputError, match=r"within 1\.90 times, and need 2"):
-        found(1.9)
+        actual(1.9)
 
 
 @pytest.mark.filterwarnings("error")

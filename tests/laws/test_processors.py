@@ -63,8 +63,8 @@ def saved(name: str, change: Callable[[Floats], Floats] = lambda values: values)
         unique, places = np.unique(values, return_inverse=True)
         columns[column] = change(unique)[places]
     given = replace(given, columns=columns, response=change(given.response))
-    found = fit(LAWS[law], given, chosen)
-    return rounded_all(found.to_dict() | {"forecast": forecast_to_dict(forecast(LAWS[law], given, chosen))})
+    fitted = fit(LAWS[law], given, chosen)
+    return rounded_all(fitted.to_dict() | {"forecast": forecast_to_dict(forecast(LAWS[law], given, chosen))})
 
 
 @cache
@@ -135,18 +135,18 @@ def test_of_minima_that_are_equally_low_the_least_squares_decide_and_not_the_sta
 
 
 def test_a_flat_optimum_is_named_and_has_no_interval() -> None:
-    found = fit(LAWS["power-floor"], of_seeds(2), Settings(bootstrap=100))
-    assert found.status == "weakly_identified"
-    assert found.reasons[0] == "the optimum is flat: other values of E, A and alpha fit the rows equally well"
-    assert found.intervals == {}
-    assert found.estimates == pytest.approx({"E": 3, "A": 13, "alpha": 0.15}, rel=1e-6), "that of least squares"
+    fitted = fit(LAWS["power-floor"], of_seeds(2), Settings(bootstrap=100))
+    assert fitted.status == "weakly_identified"
+    assert fitted.reasons[0] == "the optimum is flat: other values of E, A and alpha fit the rows equally well"
+    assert fitted.intervals == {}
+    assert fitted.estimates == pytest.approx({"E": 3, "A": 13, "alpha": 0.15}, rel=1e-6), "that of least squares"
     assert not any("flat" in reason for reason in fit(LAWS["power-floor"], of_seeds(3)).reasons)
 
 
 def test_numbers_are_rounded_to_the_digits_of_their_interval() -> None:
-    found = fit(LAWS["chinchilla"], observed(LAWS["chinchilla"], rows=40), Settings(bootstrap=100))
-    told = found.to_dict()
+    fitted = fit(LAWS["chinchilla"], observed(LAWS["chinchilla"], rows=40), Settings(bootstrap=100))
+    told = fitted.to_dict()
     for name, value in told["estimates"].items():
         low, high = told["intervals"][name]
-        assert value == pytest.approx(found.estimates[name], abs=1e-5 * (high - low))
+        assert value == pytest.approx(fitted.estimates[name], abs=1e-5 * (high - low))
         assert len(f"{value:.15g}".replace(".", "").lstrip("0")) <= 9

@@ -256,9 +256,9 @@ def test_what_is_known_of_a_table_beyond_its_columns_is_handed_over_with_it() ->
     theirs = RunTable(Path("runs"), frame, known)
     with pytest.raises(InputError, match=r"runs that differ in norm have laws of their own; .* --where \"norm == 'pre'\""):
         read_observations(TableQuery(theirs), CHINCHILLA)
-    found = read_observations(TableQuery(theirs, where="norm == 'post'"), CHINCHILLA)
-    assert (found.n_runs, found.n_clusters, found.cluster, len(found)) == (9, 5, "shape", 9)
-    assert found.excluded["row 4"] == "was stopped"
+    observations = read_observations(TableQuery(theirs, where="norm == 'post'"), CHINCHILLA)
+    assert (observations.n_runs, observations.n_clusters, observations.cluster, len(observations)) == (9, 5, "shape", 9)
+    assert observations.excluded["row 4"] == "was stopped"
     assert len(read_observations(TableQuery(theirs, where="norm == 'post'", bracketed_only=True), CHINCHILLA)) == 8
     with pytest.raises(InputError, match="in tokens for repeats of each other"):
         read_observations(TableQuery(replace(theirs, frame=frame.assign(norm=0, **{"Model Size": 1e8}))), LAWS["power"])
@@ -409,13 +409,13 @@ def test_files_that_are_no_tables_are_told(tmp_path: Path, name: str, content: b
 )
 def test_numbers_written_as_text_are_read(text: str, decimal_commas: bool, number: float | None) -> None:
     column = pd.DataFrame({"a": [text, None]})
-    found = read_text_numbers(column, decimal_commas)
+    numbers = read_text_numbers(column, decimal_commas)
     if number is None:
-        assert found.table["a"].iloc[0] == text
-        assert not found.notes
+        assert numbers.table["a"].iloc[0] == text
+        assert not numbers.notes
     else:
-        assert found.table["a"].iloc[0] == pytest.approx(number)
-        assert text in found.notes[0]
+        assert numbers.table["a"].iloc[0] == pytest.approx(number)
+        assert text in numbers.notes[0]
 
 
 def test_names_are_found_without_case_spaces_and_units(tmp_path: Path) -> None:
@@ -487,9 +487,9 @@ def test_nested_records_and_comments_are_read(tmp_path: Path) -> None:
 )
 def test_a_header_that_is_a_comment_is_read(tmp_path: Path, header: str, names: list[str]) -> None:
     (tmp_path / "t.csv").write_text(header + "7e7,nan,3.2\n1e8,2e9,3.1\n")
-    found = read_table(tmp_path / "t.csv")
-    assert list(found.columns) == names
-    np.testing.assert_array_equal(found, [[7e7, np.nan, 3.2], [1e8, 2e9, 3.1]])
+    actual = read_table(tmp_path / "t.csv")
+    assert list(actual.columns) == names
+    np.testing.assert_array_equal(actual, [[7e7, np.nan, 3.2], [1e8, 2e9, 3.1]])
 
 
 @pytest.mark.parametrize("header", ["N,loss,loss", "N; loss;loss", 'N,"loss",loss '])
@@ -505,18 +505,18 @@ def test_a_whole_number_that_no_float_holds_is_left_out_as_infinite(name: str, t
     rows = [{"N": 10**6, "loss": 4.0}, {"N": 10**400, "loss": 3.0}, {"N": 10**7, "loss": 3.5}, {"N": -(10**400), "loss": 3.0}]
     lines = ["N,loss", *(f"{row['N']},{row['loss']}" for row in rows)] if name == "t.csv" else map(json.dumps, rows)
     (tmp_path / name).write_text("\n".join(lines) + "\n")
-    found = read_columns(
+    actual = read_columns(
         TableQuery(RunTable.read(tmp_path / name), {"parameters": "N", "loss": "loss"}), ("parameters",), "loss"
     )
-    assert found.columns["parameters"].tolist() == [1e6, 1e7]
-    assert found.excluded == {"row 2": "N is infinite", "row 4": "N is infinite"}
+    assert actual.columns["parameters"].tolist() == [1e6, 1e7]
+    assert actual.excluded == {"row 2": "N is infinite", "row 4": "N is infinite"}
 
 
 def test_rows_are_left_out_for_one_reason_whatever_its_particulars() -> None:
     edges = {f"row {row}": f"not at the best rate of its cell (loss 5.9{row} nats)" for row in range(3)}
     others = {"row 4": "left out by (N > 1) & (D > 1)", "row 5": "D (B) is missing"}
-    found = Observations.of({}, np.ones(2))
-    assert replace(found, excluded={**edges, **others}).excluded_by_reason() == {
+    observations = Observations.of({}, np.ones(2))
+    assert replace(observations, excluded={**edges, **others}).excluded_by_reason() == {
         "not at the best rate of its cell": ["row 0", "row 1", "row 2"],
         "left out by (N > 1) & (D > 1)": ["row 4"],
         "D (B) is missing": ["row 5"],

@@ -34,34 +34,34 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_both_ways_forecast_the_largest_scores(table: Path) -> None:
-    found = fit_score(
+    fitted = fit_score(
         TableQuery(RunTable.read(table), {"score": "`accuracy %`/100"}), Settings(bootstrap=100, huber_delta=0.01, starts=16)
     )
-    assert found.two_steps.score.estimates == pytest.approx(TRUE_SCORE, abs=0.3, rel=0.1)
-    for told in (found.two_step_forecast, found.single_step_forecast):
+    assert fitted.two_steps.score.estimates == pytest.approx(TRUE_SCORE, abs=0.3, rel=0.1)
+    for told in (fitted.two_step_forecast, fitted.single_step_forecast):
         assert isinstance(told, Forecast)
         assert len(told.labels) == 12
         assert np.abs(told.errors).mean() < 0.02
         assert told.covered.mean() > 0.6
-    plain = found.to_dict()
+    plain = fitted.to_dict()
     assert plain["two_steps"]["score"]["status"] == "converged"
     assert {"law", "status", "estimates", "forecast"} <= plain["single_step"].keys()
-    assert found.to_text().count("forecast (") == 2
-    assert "columns: parameters = N, tokens = D, loss = loss, score = `accuracy %`/100" in found.to_text()
+    assert fitted.to_text().count("forecast (") == 2
+    assert "columns: parameters = N, tokens = D, loss = loss, score = `accuracy %`/100" in fitted.to_text()
 
 
 @pytest.mark.slow
 def test_the_score_at_sizes_is_that_at_the_loss_of_the_sizes(table: Path) -> None:
-    found = fit_score(
+    actual = fit_score(
         TableQuery(RunTable.read(table), {"score": "`accuracy %`/100"}), Settings(bootstrap=40, starts=16)
     ).two_steps
     columns = {"parameters": np.array([1e8, 1e9]), "tokens": np.array([1e10, 1e11])}
-    loss = found.loss.predict(columns)
-    np.testing.assert_allclose(found.predict(columns), found.score.predict({"loss": loss}))
-    resampled = found.predictions(columns)
+    loss = actual.loss.predict(columns)
+    np.testing.assert_allclose(actual.predict(columns), actual.score.predict({"loss": loss}))
+    resampled = actual.predictions(columns)
     assert resampled.shape[1] == 2
     low, high = np.percentile(resampled, [0.5, 99.5], axis=0)
-    assert ((low <= found.predict(columns)) & (found.predict(columns) <= high)).all()
+    assert ((low <= actual.predict(columns)) & (actual.predict(columns) <= high)).all()
 
 
 def test_scores_in_percent_are_asked_about(table: Path) -> None:
@@ -80,9 +80,9 @@ def test_a_score_of_zero_is_fitted_as_it_is_and_refused_in_logarithms(table: Pat
     data.loc[[4, 7], "accuracy %"] = 0.0
     data.to_csv(table, index=False)
     source = TableQuery(RunTable.read(table), {"score": "`accuracy %`/100"})
-    found = fit_score(source, Settings(bootstrap=0, starts=16))
-    assert found.two_steps.score.n == 120
-    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["two_steps"]["forecast"]["n_forecast"] == 12
+    fitted = fit_score(source, Settings(bootstrap=0, starts=16))
+    assert fitted.two_steps.score.n == 120
+    assert json.loads(json.dumps(fitted.to_dict(), allow_nan=False))["two_steps"]["forecast"]["n_forecast"] == 12
     told = r"score: is zero or below in 2 rows \(row 5, row 8\), which has no logarithm; give --space linear"
     with pytest.raises(InputError, match=told):
         fit(LAWS["score-of-loss"], read_observations(source, LAWS["score-of-loss"]), Settings(bootstrap=0))

@@ -92,13 +92,13 @@ def test_a_fit_that_did_not_converge_has_failed_whatever_else_it_is(monkeypatch:
     best = estimation._best
 
     def unfinished(*of: Any) -> tuple[Minima, float, Floats]:
-        found, regained, flat = best(*of)
-        return replace(found, converged=~found.converged), regained, flat
+        fitted, regained, flat = best(*of)
+        return replace(fitted, converged=~fitted.converged), regained, flat
 
     monkeypatch.setattr(estimation, "_best", unfinished)
-    found = fit(LAW, points, settings)
-    assert found.status == "failed"
-    assert found.reasons[:2] == ("the minimiser stopped before its last step gained nothing", "E is on its bound of 0")
+    fitted = fit(LAW, points, settings)
+    assert fitted.status == "failed"
+    assert fitted.reasons[:2] == ("the minimiser stopped before its last step gained nothing", "E is on its bound of 0")
 
 
 def test_a_fit_that_a_restart_improves_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_a_fit_that_a_restart_improves_has_failed(monkeypatch: pytest.MonkeyPatc
     points, settings = observed(LAWS["power"]), Settings(bootstrap=0)
     estimates = fit(LAWS["power"], points, settings).estimates
     monkeypatch.setattr(estimation, "minimise", late)
-    found = fit(LAWS["power"], points, settings)
-    assert found.status == "failed"
-    assert found.reasons[0].startswith("a restart at the estimate lowered the objective by ")
-    assert found.estimates == pytest.approx(estimates)
+    fitted = fit(LAWS["power"], points, settings)
+    assert fitted.status == "failed"
+    assert fitted.reasons[0].startswith("a restart at the estimate lowered the objective by ")
+    assert fitted.estimates == pytest.approx(estimates)

@@ -94,10 +94,10 @@ def test_attention_with_a_bias_has_the_values_and_gradients_of_its_equation(
     towards = torch.randn_like(expected)
     wanted = torch.autograd.grad(expected, [*reference, bias.numbers], towards)
     given = query, key, value = tuple(tensor.to(dtype).requires_grad_() for tensor in inputs)
-    found = attended(query, key, value, mask, 0.0, bias(24, queries))
-    assert found.dtype == dtype
-    torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=0)
-    for one, other in zip(torch.autograd.grad(found, [*given, bias.numbers], towards.to(dtype)), wanted, strict=True):
+    mixed = attended(query, key, value, mask, 0.0, bias(24, queries))
+    assert mixed.dtype == dtype
+    torch.testing.assert_close(mixed.double(), expected, atol=tolerance, rtol=0)
+    for one, other in zip(torch.autograd.grad(mixed, [*given, bias.numbers], towards.to(dtype)), wanted, strict=True):
         torch.testing.assert_close(one.double(), other.double(), atol=5 * tolerance, rtol=0.05)
     with torch.no_grad():
         fused = attended(query, key, value, mask, 0.0, bias(24, queries))

@@ -168,14 +168,14 @@ def test_a_student_gets_closer(name: str) -> None:
     assert (matching.projection is not None) == (name == "projected")
     before = copy.deepcopy(matching.state_dict())
     optimizer = torch.optim.AdamW([*student.parameters(), *matching.parameters()], lr=1e-2)
-    found = []
+    actual = []
     for _ in range(12):
         loss = loss_by(matching, student, teacher)
-        found.append(loss.item())
+        actual.append(loss.item())
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    assert found[-1] < 0.7 * found[0]
+    assert actual[-1] < 0.7 * actual[0]
     assert all(not torch.equal(tensor, before[key]) for key, tensor in matching.state_dict().items())
 
 

@@ -57,9 +57,9 @@ def worst(differences: Callable[..., list[float]], sizes: Sequence[tuple[Any, ..
     return {each: max(differences(*each)) for each in sizes}
 
 
-def far(found: Tensor, expected: Tensor) -> float:
+def far(actual: Tensor, expected: Tensor) -> float:
     """How far numbers are from those that were expected, as a share of the largest."""
-    return float((found - expected).abs().max() / expected.abs().max())
+    return float((actual - expected).abs().max() / expected.abs().max())
 
 
 def differences_of_kernels() -> dict[str, float]:
@@ -69,14 +69,14 @@ def differences_of_kernels() -> dict[str, float]:
     y = F.gelu(x)
     (expected,) = torch.autograd.grad(y, x, dy)
     dx, sums = kernels().gelu_gradient(dy, x.detach())
-    found = {
+    actual = {
         "GELU": far(kernels().gelu(x.detach()), y),
         "GELU's gradient": far(dx, expected),
         "GELU's sums": far(sums, expected.sum((0, 1))),
     }
     parts = torch.randn(3, 2, 150, 48)
     joint, sums = kernels().joined(*parts)
-    found |= {"joined": far(joint, torch.cat([*parts], -1)), "joined sums": far(sums, parts.sum((1, 2)).flatten())}
+    actual |= {"joined": far(joint, torch.cat([*parts], -1)), "joined sums": far(sums, parts.sum((1, 2)).flatten())}
     logits, labels = torch.randn(40, 64, requires_grad=True), torch.randint(0, 50, (40,))
     labels[::7] = IGNORED
     losses = F.cross_entropy(logits[:, :50], labels, ignore_index=IGNORED, reduction="none")
@@ -84,12 +84,12 @@ def differences_of_kernels() -> dict[str, float]:
     written = logits.detach().clone()
     told, normalisers = kernels().cross_entropy(written, labels, 50, IGNORED)
     sums = kernels().write_cross_entropy_gradient(written, labels, normalisers, torch.tensor(3.0), 50, IGNORED)
-    found |= {
+    actual |= {
         "losses": far(told, losses),
         "gradient of the losses": far(written, expected),
         "sums of that gradient": far(sums, expected.sum(0)),
     }
-    return found
+    return actual
 
 
 def differences_of_norms(width: int) -> list[float]:
@@ -106,7 +106,7 @@ def differences_of_norms(width: int) -> list[float]:
         kernels().add_norm_gradient(first, second, *inputs, normed.mean, normed.scale)
         for first, second in ((dy, None), (0.7 * dy, 0.3 * dy))
     ]
-    return [far(normed.y, y), *(far(*pair) for found in both for pair in zip(found, expected, strict=True))]
+    return [far(normed.y, y), *(far(*pair) for actual in both for pair in zip(actual, expected, strict=True))]
 
 
 def differences_of_attention(sequences: int, length: int, heads: int, width: int) -> list[float]:
@@ -127,15 +127,15 @@ def differences_of_timed_kernels() -> dict[str, float]:
     """How far what the benchmark times is from plain torch's, by kernel and division of its work."""
     bench = importlib.import_module("study.benching.kernels")
     assert len(list(bench.kernels(sizes()))) == len(bench.KERNELS), "all are taken at these sizes"
-    found = {}
+    actual = {}
     for make in bench.KERNELS:
         for number, division in enumerate(({}, *make(sizes()).divisions)):
             torch.manual_seed(0)
             kernel = make(sizes())
             plain = [each.clone() for each in kernel.plain()]  # ours may write over what it reads
             run = kernel.run(**division)
-            found[f"{kernel.name}, {number}"] = max(far(*pair) for pair in zip(run, plain, strict=True))
-    return found
+            actual[f"{kernel.name}, {number}"] = max(far(*pair) for pair in zip(run, plain, strict=True))
+    return actual
 
 
 def sizes() -> Any:
@@ -233,7 +233,7 @@ def built(kinds: dict[str, tuple[list[str], dict[str, Any], int]]) -> dict[str, 
     from triton.compiler import compile as build
 
     tool, binary = Path(nvidia.__file__).parent / "bin" / "cuobjdump", Path(os.environ["TRITON_CACHE_DIR"]) / "kernel.cubin"
-    found = {}
+    actual = {}
     for name, (types, constants, warps) in kinds.items():
         kernel = getattr(kernels(), name.split()[0])
         given = [parameter.name for parameter in kernel.params if not parameter.is_constexpr]
@@ -243,8 +243,8 @@ def built(kinds: dict[str, tuple[list[str], dict[str, Any], int]]) -> dict[str, 
         made = build(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
         binary.write_bytes(made.asm["cubin"])
         told = subprocess.run([tool, "-res-usage", binary], capture_output=True, text=True, check=True).stdout
-        found[name] = (made.metadata.shared, told)
-    return found
+        actual[name] = (made.metadata.shared, told)
+    return actual
 
 
 def all_differences() -> dict[str, Any]:
@@ -266,9 +266,9 @@ def differences(interpreter: ProcessPoolExecutor) -> dict[str, Any]:
 
 
 def test_every_kernel_gives_what_torch_does(interpreter: ProcessPoolExecutor) -> None:
-    found = interpreter.submit(differences_of_kernels).result()
-    assert len(found) == 8
-    assert {name: error for name, error in found.items() if error > 2e-6} == {}
+    actual = interpreter.submit(differences_of_kernels).result()
+    assert len(actual) == 8
+    assert {name: error for name, error in actual.items() if error > 2e-6} == {}
 
 
 @pytest.mark.slow
@@ -290,9 +290,9 @@ def test_a_run_by_kernels_that_are_written_out_learns_what_another_does(
 
 @pytest.mark.slow
 def test_the_benchmark_times_kernels_beside_torchs_that_make_the_same(interpreter: ProcessPoolExecutor) -> None:
-    found = interpreter.submit(differences_of_timed_kernels).result()
-    assert len(found) == 38, "all kernels, each at its own division and at those that are tried"
-    assert max(found.values()) < 5e-6, found
+    actual = interpreter.submit(differences_of_timed_kernels).result()
+    assert len(actual) == 38, "all kernels, each at its own division and at those that are tried"
+    assert max(actual.values()) < 5e-6, actual
 
 
 def test_a_kernels_row_tells_its_part_of_the_memorys_rate_and_faster_divisions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,10 +378,10 @@ BUILT: dict[str, tuple[list[str], dict[str, Any], int]] = {
 @pytest.mark.slow
 def test_kernels_build_for_a_hopper_and_fit_its_registers_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    found = apart(built, BUILT)
-    assert len(found) == 11
-    assert {name: shared for name, (shared, _) in found.items() if shared > HOPPERS_SHARED_BYTES} == {}
-    assert {name: told for name, (_, told) in found.items() if re.findall(r"STACK:(\d+)", told) != ["0"]} == {}
+    actual = apart(built, BUILT)
+    assert len(actual) == 11
+    assert {name: shared for name, (shared, _) in actual.items() if shared > HOPPERS_SHARED_BYTES} == {}
+    assert {name: told for name, (_, told) in actual.items() if re.findall(r"STACK:(\d+)", told) != ["0"]} == {}
 
 
 @needs_gpu

@@ -24,14 +24,14 @@ def drawn(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarr
 def test_errors_of_loss_and_order_gain_are_how_far_these_scatter_over_draws_of_documents() -> None:
     """Over sequences alone they are too small."""
     random = np.random.default_rng(0)
-    found: dict[str, list[tuple[float, float, float]]] = {"loss": [], "order_gain": []}
+    actual: dict[str, list[tuple[float, float, float]]] = {"loss": [], "order_gain": []}
     for _ in range(400):
         nats, tokens, permuted, documents = drawn(random)
         clustered, alone = result(nats, tokens, permuted, documents), result(nats, tokens, permuted, None)
         for name, value in (("loss", clustered.loss), ("order_gain", clustered.order_gain)):
             error = "standard_error" if name == "loss" else "order_gain_standard_error"
-            found[name].append((value, getattr(clustered, error), getattr(alone, error)))
-    for draws in found.values():
+            actual[name].append((value, getattr(clustered, error), getattr(alone, error)))
+    for draws in actual.values():
         values, clustered_errors, errors = np.array(draws).T
         assert clustered_errors.mean() == pytest.approx(values.std(), rel=0.1)
         assert errors.mean() < 0.75 * values.std()
@@ -39,16 +39,16 @@ def test_errors_of_loss_and_order_gain_are_how_far_these_scatter_over_draws_of_d
 
 def test_without_documents_the_error_is_that_of_a_ratio_over_sequences() -> None:
     nats, tokens, permuted, _ = drawn(np.random.default_rng(1))
-    found, count = result(nats, tokens, permuted, None), len(nats)
+    actual, count = result(nats, tokens, permuted, None), len(nats)
     residuals = nats - nats.sum() / tokens.sum() * tokens
-    assert found.standard_error == pytest.approx(np.sqrt((residuals**2).sum() * count / (count - 1)) / tokens.sum())
-    assert found.document_count is None
+    assert actual.standard_error == pytest.approx(np.sqrt((residuals**2).sum() * count / (count - 1)) / tokens.sum())
+    assert actual.document_count is None
 
 
 def test_one_document_and_one_sequence_have_no_error() -> None:
     nats, tokens, permuted, documents = drawn(np.random.default_rng(2))
-    found = result(nats, tokens, permuted, np.zeros_like(documents))
-    assert (found.standard_error, found.order_gain_standard_error, found.document_count) == (None, None, 1)
+    actual = result(nats, tokens, permuted, np.zeros_like(documents))
+    assert (actual.standard_error, actual.order_gain_standard_error, actual.document_count) == (None, None, 1)
     assert result(nats[:1], tokens[:1], permuted[:1], None).standard_error is None
 
 

@@ -75,14 +75,14 @@ def test_products_and_gradients_are_those_of_torch(
     name: str, biased: bool, everything: bool, of_any_size: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layers, "mkl_is_half_as_fast", lambda: everything)
-    layer, found = Linear(24, 10, bias=biased), {}
+    layer, actual = Linear(24, 10, bias=biased), {}
     weight, bias = drawn(10, 48)[:, ::2].requires_grad_(), drawn(20)[::2].requires_grad_() if biased else None
     for layer.onednn in (False, True):
         x = INPUTS[name].clone(memory_format=torch.preserve_format).requires_grad_()
         y = layer.multiply(x, weight, bias)
         leaves = [x, weight, *([] if bias is None else [bias])]
-        found[layer.onednn] = [y, *torch.autograd.grad((y * y).sum() + y.sum(), leaves)]
-    torch.testing.assert_close(found[True], found[False], rtol=1e-5, atol=1e-4)
+        actual[layer.onednn] = [y, *torch.autograd.grad((y * y).sum() + y.sum(), leaves)]
+    torch.testing.assert_close(actual[True], actual[False], rtol=1e-5, atol=1e-4)
     assert of_any_size or not INPUTS[name].numel()
 
 
@@ -282,13 +282,13 @@ def test_an_aligned_product_is_torchs_with_its_gradients(outputs: int, biased: b
         return drawn(3, 7, 24).requires_grad_(), drawn(outputs, 24).requires_grad_(), bias.clone() if biased else None
 
     bias = drawn(outputs).requires_grad_()
-    found, expected = operands(), operands()
-    ours, theirs = aligned_product(*found), torch.nn.functional.linear(*expected)
+    actual, expected = operands(), operands()
+    ours, theirs = aligned_product(*actual), torch.nn.functional.linear(*expected)
     torch.testing.assert_close(ours, theirs)
     assert ours.stride(-2) % ALIGNED == 0
     upstream = drawn(3, 7, outputs)
     gradients = [
         torch.autograd.grad(product, [operand for operand in given if operand is not None], upstream)
-        for product, given in ((ours, found), (theirs, expected))
+        for product, given in ((ours, actual), (theirs, expected))
     ]
     torch.testing.assert_close(*gradients)

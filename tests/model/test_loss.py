@@ -24,9 +24,9 @@ def test_the_loss_and_its_gradient_are_those_of_cross_entropy(spread: float, ign
     labels[list(ignored)] = IGNORED
     expected = F.cross_entropy(logits, labels, ignore_index=IGNORED)
     (gradient,) = torch.autograd.grad(3 * expected, logits)
-    found = mean_cross_entropy(logits, labels)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(torch.autograd.grad(3 * found, logits)[0], gradient)
+    loss = mean_cross_entropy(logits, labels)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(torch.autograd.grad(3 * loss, logits)[0], gradient)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
@@ -38,9 +38,9 @@ def test_distillation_is_the_divergence_from_the_teacher_where_labels_count(temp
     counts = labels != IGNORED
     target, learned = (torch.softmax(each.double() / temperature, -1) for each in (taught, logits.detach()))
     expected = temperature**2 * (target * (target / learned).log()).sum(-1)[counts].mean()
-    found = distillation_loss(logits, taught, labels, temperature)
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
-    (gradient,) = torch.autograd.grad(found, logits)
+    loss = distillation_loss(logits, taught, labels, temperature)
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
+    (gradient,) = torch.autograd.grad(loss, logits)
     wanted = torch.where(counts[:, None], temperature * (learned - target) / counts.sum(), 0)
     torch.testing.assert_close(gradient.double(), wanted, rtol=1e-4, atol=1e-7)
 

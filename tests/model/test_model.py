@@ -64,9 +64,9 @@ def test_the_feed_forward_has_the_gradients_of_plain_gelu_to_the_bit(dtype: torc
     layer = randomised(FeedForward(small())).to(dtype)
     x, weights = torch.randn(3, 5, 32, dtype=dtype, requires_grad=True), list(layer.parameters())
     towards = torch.randn(3, 5, 32, dtype=dtype)
-    found = torch.autograd.grad(layer(x), [x, *weights], towards)
+    gradients = torch.autograd.grad(layer(x), [x, *weights], towards)
     plain = layer.outer(torch.nn.functional.gelu(layer.inner(x)))
-    for one, other in zip(found, torch.autograd.grad(plain, [x, *weights], towards), strict=True):
+    for one, other in zip(gradients, torch.autograd.grad(plain, [x, *weights], towards), strict=True):
         assert torch.equal(one, other)
 
 

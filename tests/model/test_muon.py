@@ -44,8 +44,8 @@ def by_singular_values(matrices: Tensor) -> Tensor:
     return exact
 
 
-def apart(found: Tensor, expected: Tensor) -> float:
-    return float((found.double() - expected).norm() / expected.norm())
+def apart(actual: Tensor, expected: Tensor) -> float:
+    return float((actual.double() - expected).norm() / expected.norm())
 
 
 def spread(*size: int) -> Tensor:

@@ -21,9 +21,9 @@ def normed(device: str, x: Tensor, added: Tensor | None) -> tuple[Tensor, LayerN
 
 def test_it_is_the_norm_of_the_sum_and_autocast_on_a_cpu_leaves_it_in_fp32() -> None:
     x, added = torch.randn(2, 3, 5, 64).unbind(0)
-    found, layer = normed("cpu", x, added)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, nn.functional.layer_norm(x + added, (64,), layer.weight, layer.bias, NORM_EPSILON))
+    actual, layer = normed("cpu", x, added)
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual, nn.functional.layer_norm(x + added, (64,), layer.weight, layer.bias, NORM_EPSILON))
     torch.testing.assert_close(
         normed("cpu", x, None)[0], nn.functional.layer_norm(x, (64,), layer.weight, layer.bias, NORM_EPSILON)
     )
@@ -36,13 +36,13 @@ def test_a_rounded_norm_is_the_exact_one_up_to_one_rounding(device: str, monkeyp
     torch.manual_seed(0)
     stream = (8 * torch.randn(7, 64, device=device)).bfloat16().requires_grad_()
     added = torch.randn(7, 64, device=device).bfloat16()
-    found, layer = normed(device, stream, added)
-    assert found.dtype == torch.bfloat16
+    actual, layer = normed(device, stream, added)
+    assert actual.dtype == torch.bfloat16
     exact = stream.detach().clone().float().requires_grad_()
     expected = nn.functional.layer_norm(exact + added.float(), (64,), layer.weight, layer.bias, NORM_EPSILON)
-    torch.testing.assert_close(found, expected.bfloat16(), rtol=0, atol=0, msg="the sum was rounded before it was normed")
-    upstream = torch.randn_like(found)
-    torch.autograd.backward(found, upstream)
+    torch.testing.assert_close(actual, expected.bfloat16(), rtol=0, atol=0, msg="the sum was rounded before it was normed")
+    upstream = torch.randn_like(actual)
+    torch.autograd.backward(actual, upstream)
     torch.autograd.backward(expected, upstream.float())
     assert stream.grad is not None
     assert exact.grad is not None

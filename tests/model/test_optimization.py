@@ -92,8 +92,8 @@ def test_gradients_are_clipped_as_torch_clips_them_to_the_bit(limit: float, brok
     for parameter, other, value in zip(ours, theirs, values, strict=True):
         parameter.grad, other.grad = value.clone(), value.clone()
     ours.append(torch.nn.Parameter(torch.zeros(3)))  # without a gradient
-    found, expected = clip_gradients(ours, limit), torch.nn.utils.clip_grad_norm_(theirs, limit)
-    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    actual, expected = clip_gradients(ours, limit), torch.nn.utils.clip_grad_norm_(theirs, limit)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
     for parameter, other in zip(ours, theirs, strict=False):
         assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad, other.grad, rtol=0, atol=0, equal_nan=True)

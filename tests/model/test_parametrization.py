@@ -97,15 +97,15 @@ def uses_fused_kernels(a: Architecture, asked: Recipe) -> tuple[MaskedLanguageMo
 
 def losses(model: MaskedLanguageModel, optimizer: torch.optim.Optimizer, steps: int = 6) -> list[float]:
     draw = torch.Generator().manual_seed(1)
-    found = []
+    actual = []
     for _ in range(steps):
         tokens, labels = torch.randint(0, 64, (2, 4, 8), generator=draw)
         loss = F.cross_entropy(model(tokens).flatten(0, 1), labels.flatten())
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        found.append(loss.item())
-    return found
+        actual.append(loss.item())
+    return actual
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -130,18 +130,18 @@ def test_a_base_encoder_is_as_every_encoder_under_the_standard() -> None:
     base = architecture(width=128, depth=2, heads=2, ffn=512)
     for norm in ("post", "pre"):
         asked = base.model_copy(update={"norm": norm, "pair_head": True})
-        found = [CompleteP(asked, base_width=128, base_depth=2, scaled_rates=scaled) for scaled in (True, False)]
+        actual = [CompleteP(asked, base_width=128, base_depth=2, scaled_rates=scaled) for scaled in (True, False)]
         for name, _ in MaskedLanguageModel(asked).named_parameters():
-            assert {each.scale(name, muon) for each in found for muon in (True, False)} == {Scale()}, name
+            assert {each.scale(name, muon) for each in actual for muon in (True, False)} == {Scale()}, name
 
 
 def test_scaled_rates_divide_rates_by_the_width_and_begin_as_ever() -> None:
     """Only what the depth changes begins otherwise than BERT's; tables, which are the decoder, are slowed like matrices."""
     wide = architecture(depth=6, width=64, heads=1, ffn=256)
-    completep, found = (CompleteP(wide, WIDTH, DEPTH, scaled_rates=scaled) for scaled in (False, True))
+    completep, actual = (CompleteP(wide, WIDTH, DEPTH, scaled_rates=scaled) for scaled in (False, True))
     for name, _ in MaskedLanguageModel(wide).named_parameters():
         *_, layer, kind = name.split(".")
-        scale = found.scale(name)
+        scale = actual.scale(name)
         assert scale.initial == (1 / 3 if layer in ("output", "outer") else 1), name
         if layer in ("token", "position", "segment"):
             assert (scale.rate, scale.decay) == (1 / 4, 4), name
@@ -153,10 +153,10 @@ def test_scaled_rates_divide_rates_by_the_width_and_begin_as_ever() -> None:
 
 def test_a_pair_heads_logits_begin_and_move_as_far_at_any_width() -> None:
     """A step of the output's row adds up over the width, and a pooler is a matrix like any other."""
-    found = CompleteP(architecture(width=512, heads=8, ffn=2048, pair_head=True), base_width=128, base_depth=2)
-    assert found.scale("pair_head.output.weight") == Scale(initial=1 / 4, rate=1 / 4, decay=4.0)
-    assert found.scale("pair_head.output.bias") == Scale()
-    assert found.scale("pair_head.pooler.weight") == found.scale("head.transform.weight")
+    actual = CompleteP(architecture(width=512, heads=8, ffn=2048, pair_head=True), base_width=128, base_depth=2)
+    assert actual.scale("pair_head.output.weight") == Scale(initial=1 / 4, rate=1 / 4, decay=4.0)
+    assert actual.scale("pair_head.output.bias") == Scale()
+    assert actual.scale("pair_head.pooler.weight") == actual.scale("head.transform.weight")
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -91,7 +91,7 @@ def test_a_token_table_of_the_pieces_in_use_gives_the_same_logits_and_gradients(
     tokens, segments, attended = batch()
     pieces, compact = torch.unique(tokens, return_inverse=True)
     assert len(pieces) < 97
-    found: dict[str, Any] = {}
+    actual: dict[str, Any] = {}
     for name, kept, inputs in (("whole", torch.arange(97), tokens), ("used", pieces, compact)):
         model = TaskModel(small(), len(kept), "sequence", 3).eval()
         model.load_encoder(state, kept)
@@ -99,11 +99,15 @@ def test_a_token_table_of_the_pieces_in_use_gives_the_same_logits_and_gradients(
         logits.logsumexp(1).sum().backward()
         gradient = model.encoder.embeddings.token.weight.grad
         assert gradient is not None
-        found[name] = logits, gradient, dict(model.named_parameters())["encoder.blocks.0.attention.query_key_value.weight"].grad
-    for whole, used in zip(found["whole"], found["used"], strict=True):
+        actual[name] = (
+            logits,
+            gradient,
+            dict(model.named_parameters())["encoder.blocks.0.attention.query_key_value.weight"].grad,
+        )
+    for whole, used in zip(actual["whole"], actual["used"], strict=True):
         torch.testing.assert_close(whole[pieces] if whole.shape[0] == 97 else whole, used)
     unused = torch.ones(97, dtype=torch.bool).index_fill(0, pieces, False)
-    assert not found["whole"][1][unused].any()
+    assert not actual["whole"][1][unused].any()
 
 
 def test_seeds_change_the_head_and_the_random_encoder() -> None:

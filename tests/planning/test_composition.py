@@ -132,12 +132,12 @@ def test_each_knob_composes_with_each_way_or_is_refused_in_one_sentence(way: str
         return
     plan = Plan(parse_sweep(values))
     plan.check()
-    found = [run.values_of([knob.name])[knob.name] for run in plan.first_runs]
+    actual = [run.values_of([knob.name])[knob.name] for run in plan.first_runs]
     compared = (knob.range or (knob.default, knob.value)) if way == "tune" else (knob.default, knob.value)
     if way in COMPARED:
-        assert {as_written(value) for value in found} == {*compared}
+        assert {as_written(value) for value in actual} == {*compared}
     elif way != "search":
-        assert {as_written(value) for value in found} == {knob.value}
+        assert {as_written(value) for value in actual} == {knob.value}
     assert len({run.fingerprint("text") for run in plan.first_runs}) == len(plan.first_runs)
     if way == "trunk":
         assert [len(family) for family in families(plan.cells)] == [2, 2], "both budgets of a shape share their way"

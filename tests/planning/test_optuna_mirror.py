@@ -81,10 +81,10 @@ def test_the_dashboard_of_optuna_shows_a_mirrored_search_and_its_importances(tmp
             until(lambda: answers(address), 60)
             (study,) = json.load(urlopen(address))["study_summaries"]
             assert study["study_name"] == "found"
-            found = json.load(urlopen(f"{address}/{study['study_id']}/param_importances"))["param_importances"]
+            actual = json.load(urlopen(f"{address}/{study['study_id']}/param_importances"))["param_importances"]
         finally:
             dashboard.terminate()
-    assert [{one["name"] for one in of_objective} for of_objective in found] == [{*SEARCH["space"]}]  # type: ignore[misc]
+    assert [{one["name"] for one in of_objective} for of_objective in actual] == [{*SEARCH["space"]}]  # type: ignore[misc]
 
 
 def answers(address: str) -> bool:

@@ -158,10 +158,10 @@ def test_a_search_is_refused_widths_that_its_head_width_does_not_divide() -> Non
 def test_of_several_head_widths_and_ffn_ratios_each_makes_shapes_at_equal_parameters() -> None:
     shapes = {"grid": None, "iso_parameters": [4e5], "depth": [2], "head_width": [16, 64], "ffn_ratio": [1, 4]}
     planned = cells(sweep(shapes=shapes | {"width_multiple": 4}))
-    found = [cell.config.architecture for cell in planned]
-    assert [shape.ffn / shape.width for shape in found] == [1, 4, 1, 4]
-    assert [round(shape.width / shape.heads / 8) for shape in found] == [2, 2, 8, 8]
-    assert [parameters(shape).parameters_non_embedding for shape in found] == [pytest.approx(4e5, rel=0.05)] * 4
+    actual = [cell.config.architecture for cell in planned]
+    assert [shape.ffn / shape.width for shape in actual] == [1, 4, 1, 4]
+    assert [round(shape.width / shape.heads / 8) for shape in actual] == [2, 2, 8, 8]
+    assert [parameters(shape).parameters_non_embedding for shape in actual] == [pytest.approx(4e5, rel=0.05)] * 4
     with pytest.raises(InputError, match=r"at depth 2 and FFN ratio 4: the nearest width, 160, has"):
         cells(sweep(shapes=shapes | {"width_multiple": 160, "tolerance": 0.5}))
 
@@ -204,9 +204,9 @@ RUN = "results/a/runs/0123456789abcdef"
 def test_what_stands_twice_is_no_two_cells_and_refused(changes: dict[str, Any], place: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         cells(sweep(**changes))
-    found = {problem.place: problem.message for problem in caught.value.problems}
-    assert list(found) == [place]
-    assert message in found[place]
+    actual = {problem.place: problem.message for problem in caught.value.problems}
+    assert list(actual) == [place]
+    assert message in actual[place]
 
 
 @pytest.mark.parametrize(
@@ -728,8 +728,8 @@ def test_only_steps_of_fourfold_flops_tell_what_a_step_costs_beside_them(times: 
         total, machine = (flops + spared) * config.steps, environment().model_dump()
         return record(config, environment=machine, train_flops=total, wall_seconds=config.steps * (1e-3 + flops / 1e10))
 
-    found = step_times(CORE, [took(least), took(4 * least * times)])
-    assert told in found.basis
+    actual = step_times(CORE, [took(least), took(4 * least * times)])
+    assert told in actual.basis
 
 
 def test_runs_without_steps_or_a_time_or_a_machine_time_nothing() -> None:
@@ -760,10 +760,10 @@ def test_widths_are_solved_for_in_each_setting() -> None:
     """A gated FFN has a third matrix and a shared layer counts once, so that equal parameters take other widths."""
     settings: dict[str, list[Any]] = {"architecture.activation": ["gelu", "geglu"], "architecture.layer_groups": ["none", 1]}
     shapes = {"iso_parameters": [2e5], "depth": [4], "head_width": 8, "grid": None}
-    found = [cell.config.architecture for cell in cells(sweep(vary=settings, shapes=shapes))]
-    assert len(found) == 4
-    assert all(parameters(each).parameters_non_embedding == pytest.approx(2e5, rel=0.05) for each in found)
-    widths = {(each.activation, each.layer_groups): each.width for each in found}
+    actual = [cell.config.architecture for cell in cells(sweep(vary=settings, shapes=shapes))]
+    assert len(actual) == 4
+    assert all(parameters(each).parameters_non_embedding == pytest.approx(2e5, rel=0.05) for each in actual)
+    widths = {(each.activation, each.layer_groups): each.width for each in actual}
     assert widths["geglu", None] < widths["gelu", None] < widths["geglu", 1] < widths["gelu", 1]
 
 

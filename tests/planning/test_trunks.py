@@ -346,7 +346,7 @@ def test_an_extended_run_equals_one_trained_alone(tmp_path: Path) -> None:
         def of_one_trunk(self, _: RunConfig) -> list[RunConfig]:
             return [short, long]
 
-    found = {}
+    actual = {}
     for name, runs in (("extended", (short, long)), ("alone", (long,))):
         folder = SweepFolder(tmp_path / name)
 
@@ -361,9 +361,9 @@ def test_an_extended_run_equals_one_trained_alone(tmp_path: Path) -> None:
             trunks.begin(config, records)
             train(config, run, "toy", Execution(), StopSignal())
             records[config.key] = cast("RunRecord", run.record())
-        found[name] = run
-    extended, alone = (cast("RunRecord", found[name].record()) for name in ("extended", "alone"))
+        actual[name] = run
+    extended, alone = (cast("RunRecord", actual[name].record()) for name in ("extended", "alone"))
     assert (extended.trunk_step, alone.trunk_step) == (32, None)
     assert extended.spent_tokens == (80 - 32) * 256
     assert extended.loss_nats == alone.loss_nats
-    assert np.array_equal(found["extended"].validation_losses(), found["alone"].validation_losses())
+    assert np.array_equal(actual["extended"].validation_losses(), actual["alone"].validation_losses())

@@ -220,11 +220,11 @@ def ended(planned: list[Cell], best: Callable[[RunConfig], float]) -> dict[str, 
 
 
 def rates_by_depth(records: Mapping[str, RunRecord], seed: int) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = {}
+    actual: dict[int, list[float]] = {}
     for config in sorted((one.config for one in records.values()), key=lambda config: config.recipe.learning_rate):
         if config.seed == seed:
-            found.setdefault(config.architecture.depth, []).append(config.recipe.learning_rate)
-    return found
+            actual.setdefault(config.architecture.depth, []).append(config.recipe.learning_rate)
+    return actual
 
 
 def test_the_smallest_cell_alone_is_tuned_the_largest_checks_and_the_others_take_its_best() -> None:
@@ -320,8 +320,8 @@ def test_what_one_seed_likes_best_is_not_chosen_where_another_likes_it_least() -
 
 def told(cell: Cell, records: Mapping[str, RunRecord]) -> CellSearch:
     """What an answer says of the search of the one cell that has records."""
-    (found,) = searches(ledger([*records.values()], tuple(cell.spec.tune)), cell.spec.trial_seeds).values()
-    return found
+    (actual,) = searches(ledger([*records.values()], tuple(cell.spec.tune)), cell.spec.trial_seeds).values()
+    return actual
 
 
 LAUNCH = st.tuples(
@@ -364,10 +364,10 @@ def test_launch_answer_and_scoring_choose_the_same_values_whatever_was_launched_
         cell = cells(sweep(tune=tune, seeds=seeds, first_seed=first_seed), records.values())[0]
         while wanted := cell.wanted(records):
             records |= {config.key: ended(config) for config in wanted}
-        repeated, found = cell.tuning(records).best, told(cell, records)
-        chosen = {"recipe.learning_rate": found.rates.chosen, **{knob.name: knob.chosen for knob in found.knobs}}
+        repeated, actual = cell.tuning(records).best, told(cell, records)
+        chosen = {"recipe.learning_rate": actual.rates.chosen, **{knob.name: knob.chosen for knob in actual.knobs}}
         assert chosen == (repeated[0].values_of(chosen) if repeated else {"recipe.learning_rate": None})
-        assert found.rates.seeds == len(cell.spec.trial_seeds)
+        assert actual.rates.seeds == len(cell.spec.trial_seeds)
         scored = _at_best_knobs([*records.values()], tuple(tune), cell.spec.trial_seeds)
         assert all(one.config.values_of(chosen) == chosen for one in scored)
         assert bool(scored) == bool(repeated)

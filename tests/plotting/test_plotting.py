@@ -709,20 +709,20 @@ def test_losses_of_several_tokenisers_are_in_bits_per_byte_or_have_panels_of_the
     for depth, width in ((1, 128), (2, 92)):
         add_run(folder, run_config(depth, width))
     folder.write_ledger()
-    found = gather(folder)
+    actual = gather(folder)
     cells = tuple(
         replace(cell, per_byte=True, settings={"data.tokenizer.kind": kind})
-        for cell, kind in zip(found.cells, ("bpe", "unigram"), strict=True)
+        for cell, kind in zip(actual.cells, ("bpe", "unigram"), strict=True)
     )
-    found = replace(found, cells=cells, families=families_of(cells))
+    actual = replace(actual, cells=cells, families=families_of(cells))
     best = min(cells, key=lambda cell: float(cell.losses.mean()))
     for figure in (loss_against_flops, loss_against_parameters):
-        drawn = figure.draw(figure.frame(found))
+        drawn = figure.draw(figure.frame(actual))
         assert f"{best.bits_per_masked_byte:.3f} bits per byte" in title_of(drawn)
         assert drawn.axes[0].get_ylabel().replace("\n", " ") == LOSS_PER_BYTE
         (low, high) = drawn.axes[0].get_ylim()
         assert low < float(best.bits_per_masked_byte or 0) < high
-    curves = loss_curves.draw(loss_curves.frame(found))
+    curves = loss_curves.draw(loss_curves.frame(actual))
     assert [panel.get_title().partition("kind=")[2] for panel in curves.axes] == ["bpe", "unigram"]
     assert "do not compare" in title_of(curves)
 

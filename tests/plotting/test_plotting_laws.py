@@ -54,7 +54,7 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory, few_resamples: None) -> LawFit:
+def fitted(tmp_path_factory: pytest.TempPathFactory, few_resamples: None) -> LawFit:
     source = TableQuery(RunTable.read(written_table(tmp_path_factory.mktemp("found"))), ROLES)
     return fit_table(source, "chinchilla", Settings(bootstrap=200))
 
@@ -65,26 +65,26 @@ def all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
 
 
-def test_law_fit_shows_every_row_at_every_variable(found: LawFit) -> None:
-    data = law_fit.frame(found)
+def test_law_fit_shows_every_row_at_every_variable(fitted: LawFit) -> None:
+    data = law_fit.frame(fitted)
     data = data[data["kind"] == "measured"]
     assert data.groupby("variable").size().to_dict() == {"parameters": 63, "tokens": 63, "budget": 63}
     one = data[data["variable"] == "tokens"]
     assert one["forecast"].sum() == 9  # all of the largest budget
-    without = law_fit.frame(replace(found, forecast="none: too few rows"))
+    without = law_fit.frame(replace(fitted, forecast="none: too few rows"))
     assert not without["forecast"].any()
     np.testing.assert_allclose(np.log(one["law"] / one["measured"]), one["residual"], rtol=1e-9, atol=1e-12)
     assert ((one["low"] <= one["law"]) & (one["law"] <= one["high"])).all()
 
 
-def test_curves_are_the_law_at_levels_of_the_other_variable_within_its_interval(found: LawFit) -> None:
-    data = law_fit.frame(found)
+def test_curves_are_the_law_at_levels_of_the_other_variable_within_its_interval(fitted: LawFit) -> None:
+    data = law_fit.frame(fitted)
     curves = data[data["kind"] == "curve"]
     assert {(row.variable, row.by) for row in curves.itertuples()} == {("parameters", "tokens"), ("tokens", "parameters")}
     for (name, level), curve in curves.groupby(["variable", "level"]):
         by = curve["by"].iloc[0]
         at = {str(name): curve["size"].to_numpy(), by: np.full(len(curve), level)}
-        np.testing.assert_allclose(curve["law"], found.fit.predict(at))
+        np.testing.assert_allclose(curve["law"], fitted.fit.predict(at))
         assert curve["law"].is_monotonic_decreasing, "more of either lowers the loss"
         assert ((curve["low"] <= curve["law"]) & (curve["law"] <= curve["high"])).all()
     assert curves.groupby("variable")["level"].nunique().to_dict() == {"parameters": law_fit.CURVES, "tokens": law_fit.CURVES}
@@ -94,21 +94,21 @@ def test_curves_are_the_law_at_levels_of_the_other_variable_within_its_interval(
     assert "alpha " in data["title"].iloc[0].splitlines()[1], "the exponents stand in the title"
 
 
-def test_curves_reach_beyond_the_runs_and_their_band_widens_there_by_what_held_out_runs_missed(found: LawFit) -> None:
+def test_curves_reach_beyond_the_runs_and_their_band_widens_there_by_what_held_out_runs_missed(fitted: LawFit) -> None:
     """Where all is as forecast the band is the law's own interval; after a miss it is wider beyond the budgets alone."""
-    assert isinstance(found.forecast, Forecast)
-    found = replace(found, forecast=replace(found.forecast, measured=found.forecast.predicted, widening=1.0))
-    assert isinstance(found.forecast, Forecast)
-    missed = replace(found.forecast, measured=1.1 * found.forecast.measured)
+    assert isinstance(fitted.forecast, Forecast)
+    fitted = replace(fitted, forecast=replace(fitted.forecast, measured=fitted.forecast.predicted, widening=1.0))
+    assert isinstance(fitted.forecast, Forecast)
+    missed = replace(fitted.forecast, measured=1.1 * fitted.forecast.measured)
     assert missed.missed_by > 2
-    calm, wary = (law_fit.frame(replace(found, forecast=forecast)) for forecast in (found.forecast, missed))
+    calm, wary = (law_fit.frame(replace(fitted, forecast=forecast)) for forecast in (fitted.forecast, missed))
     assert (calm["widening"] == 1).all()
     assert (wary["widening"] == missed.missed_by).all()
     curves, wider = calm[calm["kind"] == "curve"], wary[wary["kind"] == "curve"]
-    largest = found.fit.observations.budget.max()
+    largest = fitted.fit.observations.budget.max()
     budget = 6 * curves["size"] * curves["level"]
     assert (curves["beyond"] == (budget > largest * EQUAL_SPAN)).all()
-    for name, values in found.fit.observations.columns.items():
+    for name, values in fitted.fit.observations.columns.items():
         assert curves.loc[curves["variable"] == name, "size"].max() == pytest.approx(law_fit.REACH * values.max())
     for end in ("low", "high"):
         own, wide = (np.log(one[end] / one["law"]) for one in (curves, wider))
@@ -125,16 +125,16 @@ def test_curves_reach_beyond_the_runs_and_their_band_widens_there_by_what_held_o
 AT = "N=7e10,D=1.4e13"
 
 
-def test_a_target_has_the_numbers_of_study_predict_and_ends_the_dashed_curve_of_the_law(found: LawFit, tmp_path: Path) -> None:
-    (tmp_path / "fit.json").write_text(json.dumps(fit_to_dict(found)))
+def test_a_target_has_the_numbers_of_study_predict_and_ends_the_dashed_curve_of_the_law(fitted: LawFit, tmp_path: Path) -> None:
+    (tmp_path / "fit.json").write_text(json.dumps(fit_to_dict(fitted)))
     told = predict(tmp_path / "fit.json", {"parameters": np.array([7e10]), "tokens": np.array([1.4e13])}).points[0]
-    data = law_fit.frame(found, targets_of(found, [AT]))
+    data = law_fit.frame(fitted, targets_of(fitted, [AT]))
     stars, ways = (data[data["kind"] == kind] for kind in ("target", "approach"))
     sizes = dict(zip(stars["variable"], stars["size"], strict=True))
     assert sizes == {"parameters": 7e10, "tokens": 1.4e13}, "a target does not give the budget, which is a column here"
     assert {*stars[["law", "low", "high"]].itertuples(index=False, name=None)} == {(told.value, told.low, told.high)}
     for name, way in ways.groupby("variable"):
-        measured = found.fit.observations.columns[str(name)]
+        measured = fitted.fit.observations.columns[str(name)]
         assert (way["size"].min(), way["size"].max()) == pytest.approx((measured.min(), sizes[str(name)]))
         assert way["law"].iloc[-1] == pytest.approx(told.value, rel=1e-4)
         assert way["beyond"].all(), "the other variable is beyond its range everywhere"
@@ -152,8 +152,8 @@ def test_a_target_has_the_numbers_of_study_predict_and_ends_the_dashed_curve_of_
 
 def test_a_target_within_what_was_measured_ends_a_solid_curve_and_has_the_budget_that_its_sizes_give(table: Path) -> None:
     query = TableQuery(RunTable.read(table), {"parameters": "N", "tokens": "C/(6*N)"})
-    found = fit_table(query, "chinchilla", Settings(bootstrap=0))
-    data = law_fit.frame(found, targets_of(found, ["N=1e8,D=1e10"]))
+    fitted = fit_table(query, "chinchilla", Settings(bootstrap=0))
+    data = law_fit.frame(fitted, targets_of(fitted, ["N=1e8,D=1e10"]))
     assert not data.loc[data["kind"] == "approach", "beyond"].any()
     stars = data[data["kind"] == "target"].set_index("variable")
     assert stars["size"]["budget"] == pytest.approx(6 * 1e8 * 1e10)
@@ -164,16 +164,16 @@ def test_a_target_within_what_was_measured_ends_a_solid_curve_and_has_the_budget
     assert colours[0] == colours[2] != colours[1]
 
 
-def test_a_target_that_cannot_be_read_or_a_law_without_constants_is_refused(found: LawFit) -> None:
+def test_a_target_that_cannot_be_read_or_a_law_without_constants_is_refused(fitted: LawFit) -> None:
     with pytest.raises(InputError, match="Target: tokens is missing in 'N=1e9'"):
-        targets_of(found, ["N=1e9"], "Target")
+        targets_of(fitted, ["N=1e9"], "Target")
     with pytest.raises(InputError, match="ended on a bound"):
-        targets_of(replace(found, fit=replace(found.fit, status="on_bound")), [AT])
+        targets_of(replace(fitted, fit=replace(fitted.fit, status="on_bound")), [AT])
 
 
-def test_no_colour_of_the_law_means_two_things(found: LawFit) -> None:
+def test_no_colour_of_the_law_means_two_things(fitted: LawFit) -> None:
     """Tokens have one colour in every panel that does not have them on its axis, where sizes have another scale."""
-    drawn = law_fit.draw(law_fit.frame(found, targets_of(found, [AT])))
+    drawn = law_fit.draw(law_fit.frame(fitted, targets_of(fitted, [AT])))
     by_size, by_tokens, by_flops = drawn.axes[:3]
     points = [{*map(tuple, np.asarray(panel.collections[-1].get_facecolor()).tolist())} for panel in drawn.axes[3:6]]
     assert points[0] == points[2] != points[1]
@@ -205,14 +205,14 @@ def test_the_law_of_a_sweep_leads_to_what_its_goal_forecasts(tmp_path: Path) -> 
         assert "parameters" in set(plain["axis"])
 
 
-def test_a_curve_without_an_interval_has_no_band_and_an_unusable_law_ends_with_its_runs(table: Path, found: LawFit) -> None:
+def test_a_curve_without_an_interval_has_no_band_and_an_unusable_law_ends_with_its_runs(table: Path, fitted: LawFit) -> None:
     bare = law_fit.frame(fit_table(TableQuery(RunTable.read(table), ROLES), "chinchilla", Settings(bootstrap=0)))
     assert bare["low"].isna().all()
-    on_bound = law_fit.frame(replace(found, fit=replace(found.fit, status="on_bound")))
+    on_bound = law_fit.frame(replace(fitted, fit=replace(fitted.fit, status="on_bound")))
     curves = on_bound[on_bound["kind"] == "curve"]
     assert curves["low"].isna().all()
     assert curves.groupby("variable")["size"].max().to_dict() == pytest.approx(
-        {name: values.max() for name, values in found.fit.observations.columns.items()}
+        {name: values.max() for name, values in fitted.fit.observations.columns.items()}
     )
 
 
@@ -229,8 +229,8 @@ def test_curves_over_columns_of_one_s_own_say_what_is_held_and_repeat_no_budget(
     runs = pd.read_csv(table)
     experts = 2.0 ** (np.arange(len(runs)) % 3)
     own = pd.DataFrame({"dense": runs["N"], "experts": experts, "tokens": runs["C"] / runs["N"], "loss": runs["loss"]})
-    found = fit_table(TableQuery(RunTable(table, own), {}), "E + A*dense^-a*experts^-g + B*tokens^-b", Settings(bootstrap=0))
-    data = law_fit.frame(found)
+    fitted = fit_table(TableQuery(RunTable(table, own), {}), "E + A*dense^-a*experts^-g + B*tokens^-b", Settings(bootstrap=0))
+    data = law_fit.frame(fitted)
     assert set(data["variable"]) == {"dense", "experts", "tokens"}, "tokens order the runs, and have a panel already"
     drawn = law_fit.draw(data)
     titles = [legend.get_title().get_text() for panel in drawn.axes[:3] if (legend := panel.get_legend()) is not None]
@@ -253,8 +253,8 @@ def test_axes_name_the_columns_of_a_ledger_that_a_law_reads_and_predicts(tmp_pat
 
 
 @pytest.mark.slow
-def test_wide_intervals_are_cut_and_do_not_scale_the_axis(found: LawFit) -> None:
-    data = law_fit.frame(found)
+def test_wide_intervals_are_cut_and_do_not_scale_the_axis(fitted: LawFit) -> None:
+    data = law_fit.frame(fitted)
     wide = data.assign(high=data["high"].where(data.index > 0, 2400.0))
     for rows, cut in ((data, False), (wide, True)):
         figure = law_fit.draw(rows)
@@ -266,8 +266,8 @@ def test_wide_intervals_are_cut_and_do_not_scale_the_axis(found: LawFit) -> None
         assert any("cut at the axis" in text.get_text() for text in figure.legends[0].get_texts()) is cut
 
 
-def test_forecast_shows_the_rows_held_out(found: LawFit) -> None:
-    data = forecast_against_truth.frame(found)
+def test_forecast_shows_the_rows_held_out(fitted: LawFit) -> None:
+    data = forecast_against_truth.frame(fitted)
     assert len(data) == 9
     inside = (data["low"] <= data["measured"]) & (data["measured"] <= data["high"])
     assert (data["interval"] == np.where(inside, "interval covers", "interval misses")).all()
@@ -346,8 +346,8 @@ def test_valleys_name_their_budgets_and_say_why_one_has_no_star() -> None:
 
 
 @pytest.mark.slow
-def test_an_axis_of_flops_has_prefixes_up_to_t_and_then_powers_of_ten(found: LawFit) -> None:
-    drawn = law_fit.draw(law_fit.frame(found))
+def test_an_axis_of_flops_has_prefixes_up_to_t_and_then_powers_of_ten(fitted: LawFit) -> None:
+    drawn = law_fit.draw(law_fit.frame(fitted))
     drawn.draw_without_rendering()
     (axes,) = (axes for axes in drawn.axes if axes.get_xlabel().startswith("budget"))
     assert {"1e18", "1e20", "1e22"} <= {label.get_text() for label in axes.get_xticklabels()}
@@ -444,8 +444,8 @@ def test_the_map_of_the_loss_shows_the_best_of_heads_and_ffn(tmp_path: Path) -> 
     cells = data[data["kind"] == "cell"]
     assert len(cells) == 4
     assert "lowest over heads and FFN" in cells["label"].iloc[0]
-    found = [(cell.architecture.depth, cell.architecture.width, cell.loss_nats or np.nan) for cell in evidence.cells]
-    lowest = pd.DataFrame(found, columns=["depth", "width", "loss"]).groupby(["depth", "width"])["loss"].min()
+    fitted = [(cell.architecture.depth, cell.architecture.width, cell.loss_nats or np.nan) for cell in evidence.cells]
+    lowest = pd.DataFrame(fitted, columns=["depth", "width", "loss"]).groupby(["depth", "width"])["loss"].min()
     assert cells.set_index(["depth", "width"])["loss"].to_dict() == lowest.to_dict()
 
 
@@ -523,6 +523,6 @@ def test_a_table_that_differs_by_rounding_gives_the_same_bytes(table: Path, tmp_
 
 
 @pytest.mark.slow
-def test_a_name_with_dollars_is_no_formula(found: LawFit, tmp_path: Path) -> None:
-    rows = law_fit.frame(found).assign(axis=r"$cost\frac$", predicts=r"$\loss$")
+def test_a_name_with_dollars_is_no_formula(fitted: LawFit, tmp_path: Path) -> None:
+    rows = law_fit.frame(fitted).assign(axis=r"$cost\frac$", predicts=r"$\loss$")
     assert save_in(law_fit.draw(rows), tmp_path, "law")[0].stat().st_size > 0

@@ -47,9 +47,9 @@ def disagreements(study: Study) -> list[Number]:
 @pytest.mark.slow
 def test_chinchilla_by_epoch(shared_data: Path) -> None:
     points = shared_data / "published" / "chinchilla" / "svg_extracted_data.csv"
-    found = FITTED["chinchilla"](points)
-    assert not disagreements(found)
-    assert found.status == "converged"
+    fitted = FITTED["chinchilla"](points)
+    assert not disagreements(fitted)
+    assert fitted.status == "converged"
 
 
 @pytest.mark.parametrize(

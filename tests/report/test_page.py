@@ -63,12 +63,12 @@ class _Elements(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.words = ""
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.elements.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
         self.words += data
@@ -87,14 +87,14 @@ def test_the_page_holds_the_answer_its_exclusions_and_how_to_reproduce_it(folder
 
 def test_the_page_has_one_script_no_request_and_shows_names_as_text(text: str) -> None:
     page = _Elements(text)
-    tags = [tag for tag, _ in page.found]
+    tags = [tag for tag, _ in page.elements]
     assert tags.count("script") == 1
     assert not {"img", "iframe", "object", "embed", "base", "form"} & {*tags}
-    assert not [attributes for _, attributes in page.found if any(name.startswith("on") for name in attributes)]
-    sources = [attributes.get(name) or "#" for _, attributes in page.found for name in ("src", "href", "xlink:href")]
+    assert not [attributes for _, attributes in page.elements if any(name.startswith("on") for name in attributes)]
+    sources = [attributes.get(name) or "#" for _, attributes in page.elements for name in ("src", "href", "xlink:href")]
     assert not [source for source in sources if not source.startswith(("#", "data:"))]
     assert page.words.count("<script>alert(2)</script>") >= 2, "in the question and in the reason"
-    ids = [attributes["id"] for _, attributes in page.found if "id" in attributes]
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids)), "ids of several drawings do not meet"
 
 

@@ -196,13 +196,13 @@ def test_runs_of_an_earlier_launch_are_told_apart_and_count_for_nothing(
     """Neither as completed, nor as the best, nor as what is being done of what is left."""
     run(tmp_path, FakeExecutor(), budgets={"steps": [40]})
     assert len(run(tmp_path, FakeExecutor(), budgets={"steps": [20]}).ended) == 2
-    found = status(sweep_at(tmp_path))
-    assert (len(found.runs), len(found.own), found.counts, found.planned_runs) == (4, 2, {"COMPLETED": 2}, 2)
-    assert {one.target_tokens for one in found.own} == {20 * 256}
-    assert {one.target_tokens for one in found.left_out} == {40 * 256}
-    assert found.best[0].target_tokens == 20 * 256
-    assert found.to_dict()["of_earlier_launches"] == 2
-    told = status_summary(found)
+    state = status(sweep_at(tmp_path))
+    assert (len(state.runs), len(state.own), state.counts, state.planned_runs) == (4, 2, {"COMPLETED": 2}, 2)
+    assert {one.target_tokens for one in state.own} == {20 * 256}
+    assert {one.target_tokens for one in state.left_out} == {40 * 256}
+    assert state.best[0].target_tokens == 20 * 256
+    assert state.to_dict()["of_earlier_launches"] == 2
+    told = status_summary(state)
     assert told.startswith(
         "2 COMPLETED of about 2 planned. 2 runs more of earlier launches, not part of the sweep as last launched."
     )
@@ -211,17 +211,17 @@ def test_runs_of_an_earlier_launch_are_told_apart_and_count_for_nothing(
 def test_runs_of_an_earlier_launch_that_failed_are_no_more_of_the_sweep_either(tmp_path: Path) -> None:
     run(tmp_path, FakeExecutor(fails_when_deep), budgets={"steps": [40]})
     run(tmp_path, FakeExecutor(), budgets={"steps": [20]})
-    found, table = status(sweep_at(tmp_path)), sweep_at(tmp_path).ledger()
-    assert (len(found.own), found.counts) == (2, {"COMPLETED": 2})
+    actual, table = status(sweep_at(tmp_path)), sweep_at(tmp_path).ledger()
+    assert (len(actual.own), actual.counts) == (2, {"COMPLETED": 2})
     assert table["state"].tolist().count("DIVERGED") == 1
     assert table["exclusion"].tolist().count(FOREIGN) == 2
 
 
 def test_runs_beyond_those_planned_are_told_as_more(tmp_path: Path) -> None:
     run(tmp_path, FakeExecutor(), budgets={"steps": [20]})
-    found = status(sweep_at(tmp_path))
-    assert status_summary(replace(found, planned_runs=1)).startswith("2 COMPLETED, 1 more than planned.")
-    assert status_summary(replace(found, planned_runs=2)).startswith("2 COMPLETED of about 2 planned.")
+    state = status(sweep_at(tmp_path))
+    assert status_summary(replace(state, planned_runs=1)).startswith("2 COMPLETED, 1 more than planned.")
+    assert status_summary(replace(state, planned_runs=2)).startswith("2 COMPLETED of about 2 planned.")
 
 
 def test_a_run_of_an_earlier_launch_that_hangs_is_no_running_run_of_the_sweep() -> None:
@@ -239,8 +239,8 @@ def test_runs_of_an_earlier_search_are_none_of_its_next(tmp_path: Path) -> None:
 
     for ffn, highest in ((32, 4), (48, 2)):
         last = run(tmp_path, FakeExecutor(), base={"architecture": {"depth": 1, "ffn": ffn}}, **searched(highest))
-    found = status(sweep_at(tmp_path))
-    assert (len(found.runs), len(found.own), len(last.ended)) == (4, 2, 2)
+    state = status(sweep_at(tmp_path))
+    assert (len(state.runs), len(state.own), len(last.ended)) == (4, 2, 2)
     table = sweep_at(tmp_path).ledger()
     assert set(table.loc[table["exclusion"] == FOREIGN, "architecture.ffn"]) == {32}
     assert set(table.loc[table["exclusion"] != FOREIGN, "architecture.ffn"]) == {48}

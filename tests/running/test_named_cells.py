@@ -200,11 +200,11 @@ def test_a_sweep_cuts_and_distils_what_it_trained_and_counts_what_all_cost(tmp_p
 
     short = CUT | {"cells": {"deep": {"depth": 4, "steps": 8}}, "budgets": {"steps": [4]}, "seeds": 1}
     coordinator_of(folder, corpus, text, **short).run(FakeExecutor(trains), lambda _: None, refresh_seconds=0.01)
-    found = {one.config.variant(("recipe.start", "recipe.teacher")): one for one in folder.records() if one.config.steps == 4}
+    actual = {one.config.variant(("recipe.start", "recipe.teacher")): one for one in folder.records() if one.config.steps == 4}
     (deep,) = (one for one in folder.records() if one.config.steps == 8)
     assert {one.state for one in folder.records()} == {"COMPLETED"}
-    assert len(found) == 4
-    for one in found.values():
+    assert len(actual) == 4
+    for one in actual.values():
         taught, needs = one.config.recipe.teacher_run is not None, bool(parents_of(one.config))
         own = counts_of(one.config, 4)["train_flops"] + taught * deep.train_flops * 4 / 8 / 3
         assert one.train_flops == pytest.approx(own)

@@ -150,20 +150,20 @@ def test_a_home_that_was_deleted_is_made_anew_by_one_of_many(tmp_path: Path) -> 
                 folder.run(name).write_config(config)
             assert SharedRuns(gone).home(name).path == gone.run(name).path
             shutil.rmtree(gone.path)
-            found: list[Path] = []
+            actual: list[Path] = []
 
-            def ask(folder: SweepFolder, name: str = name, found: list[Path] = found) -> None:
+            def ask(folder: SweepFolder, name: str = name, actual: list[Path] = actual) -> None:
                 shared = SharedRuns(folder)
                 together.wait()
-                found.append(shared.home(name).path)
+                actual.append(shared.home(name).path)
 
             threads = [threading.Thread(target=ask, args=(folder,)) for folder in sweeps]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-            assert len(found) == len(sweeps)
-            assert len(set(found)) == 1
+            assert len(actual) == len(sweeps)
+            assert len(set(actual)) == 1
     finally:
         sys.setswitchinterval(often)
 
@@ -246,10 +246,10 @@ def test_a_record_that_another_retry_took_meanwhile_is_not_asked_for(tmp_path: P
     meanwhile = [two]
 
     def failed_and_taken(*arguments: Any) -> dict[str, RunRecord]:
-        found = _failed(*arguments)
+        actual = _failed(*arguments)
         if meanwhile:
             assert len(retry(meanwhile.pop())) == 1
-        return found
+        return actual
 
     monkeypatch.setattr("study.running.control._failed", failed_and_taken)
     assert retry(one) == []
@@ -260,10 +260,10 @@ def test_of_sweeps_that_retry_one_run_at_one_moment_one_does(tmp_path: Path, mon
     together, looked = threading.Barrier(len(folders)), threading.local()
 
     def failed_together(*arguments: Any) -> dict[str, RunRecord]:
-        found = _failed(*arguments)
+        actual = _failed(*arguments)
         if not hasattr(looked, "once"):
             looked.once = together.wait()
-        return found
+        return actual
 
     monkeypatch.setattr("study.running.control._failed", failed_together)
     monkeypatch.setattr("study.store.ownership.LOCK_SECONDS", 30)

@@ -65,10 +65,10 @@ def test_a_hash_that_the_cache_forgets_is_found_anew(tmp_path: Path, takes: Take
     monkeypatch.setenv("STUDY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("study.data.cache.SETTLED_SECONDS", -1.0)
     (tmp_path / "text.txt").write_text("some text")
-    found = cached_sha256_of(tmp_path / "text.txt")
+    digest = cached_sha256_of(tmp_path / "text.txt")
     (remembered,) = (tmp_path / "cache" / "hashes").iterdir()
     takes(remembered)
-    assert cached_sha256_of(tmp_path / "text.txt") == found
+    assert cached_sha256_of(tmp_path / "text.txt") == digest
 
 
 def test_a_sweep_that_ends_while_it_is_looked_at(tmp_path: Path, takes: Takes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_two_take_an_exclusion_back_at_once(tmp_path: Path, takes: Takes) -> Non
     (run,) = SweepFolder(tmp_path / "results" / "one").runs()
     run.exclusion_file.write_text(json.dumps({"reason": "a bad disk"}))
     takes(run.exclusion_file)
-    assert [found.path for found in include(run.run_id, tmp_path / "results")] == [run.path]
+    assert [actual.path for actual in include(run.run_id, tmp_path / "results")] == [run.path]
 
 
 def test_a_branch_has_its_trunks_rows_where_those_beside_the_state_are_taken_away(tmp_path: Path, takes: Takes) -> None:

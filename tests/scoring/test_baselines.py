@@ -49,9 +49,9 @@ def test_baselines_of_the_shared_tasks_are_in_known_ranges(name: str, shared_dat
     """NB-SVMs have 0.82 on SST-2 (Wang and Manning 2012), SVMs 0.88 on TREC; the commonest tag of a word 0.86 on EWT."""
     metric, majority, (low, high) = RANGES[name]
     articles = pd.read_parquet(shared_data / "corpora" / "wiki.parquet", columns=["text"])["text"]
-    found = baselines(load_task(name, shared_data / "tasks"), lambda: articles)
-    assert found[MAJORITY][metric] == pytest.approx(majority, abs=1e-3)
-    assert low < found[BAG_OF_WORDS][metric] < high
+    scores = baselines(load_task(name, shared_data / "tasks"), lambda: articles)
+    assert scores[MAJORITY][metric] == pytest.approx(majority, abs=1e-3)
+    assert low < scores[BAG_OF_WORDS][metric] < high
 
 
 def sentences() -> Iterable[str]:
@@ -59,22 +59,22 @@ def sentences() -> Iterable[str]:
 
 
 def test_a_bag_of_words_learns_what_words_tell_and_no_order() -> None:
-    found = [TextExample(row, f"{('awful', 'lovely')[row % 2]} film {row % 7}", None, row % 2) for row in range(60)]
-    scores = baselines(task("single", ["accuracy"], found, ["bad", "good"]))
+    actual = [TextExample(row, f"{('awful', 'lovely')[row % 2]} film {row % 7}", None, row % 2) for row in range(60)]
+    scores = baselines(task("single", ["accuracy"], actual, ["bad", "good"]))
     assert scores == {MAJORITY: {"accuracy": 0.5}, BAG_OF_WORDS: {"accuracy": 1.0}}
 
 
 def test_a_bag_of_words_learns_all_classes_of_a_sorted_train_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("study.scoring.baselines.MOST_TRAIN", 30)
-    found = [TextExample(row, f"{('awful', 'lovely')[row // 30]} film", None, row // 30) for row in range(60)]
-    scores = baselines(task("single", ["accuracy"], found, ["bad", "good"]))
+    actual = [TextExample(row, f"{('awful', 'lovely')[row // 30]} film", None, row // 30) for row in range(60)]
+    scores = baselines(task("single", ["accuracy"], actual, ["bad", "good"]))
     assert scores[BAG_OF_WORDS] == {"accuracy": 1.0}
 
 
 @pytest.mark.parametrize("pairs", [False, True])
 def test_texts_without_a_common_word_have_baselines_at_chance(pairs: bool) -> None:
-    found = [TextExample(row, f"once{row}", f"other{row}" if pairs else None, row % 2) for row in range(2 * FEW_EXAMPLES + 2)]
-    train, rest = found[: FEW_EXAMPLES + 1], found[FEW_EXAMPLES + 1 :]
+    actual = [TextExample(row, f"once{row}", f"other{row}" if pairs else None, row % 2) for row in range(2 * FEW_EXAMPLES + 2)]
+    train, rest = actual[: FEW_EXAMPLES + 1], actual[FEW_EXAMPLES + 1 :]
     of = task("pair" if pairs else "single", ["accuracy"], train, ["bad", "good"])
     scores = baselines(replace(of, splits={"train": train, "dev": rest[:1], "test": rest}))
     chance = {"accuracy": pytest.approx(0.5, abs=0.01)}
@@ -82,26 +82,26 @@ def test_texts_without_a_common_word_have_baselines_at_chance(pairs: bool) -> No
 
 
 def test_words_of_one_example_tell_nothing_among_many() -> None:
-    found = [TextExample(row, f"film{row} film", None, row % 2) for row in range(FEW_EXAMPLES + 1)]
-    assert list(Bag(found).words.vocabulary_) == ["film"]
+    actual = [TextExample(row, f"film{row} film", None, row % 2) for row in range(FEW_EXAMPLES + 1)]
+    assert list(Bag(actual).words.vocabulary_) == ["film"]
 
 
 def test_the_commonest_tag_is_counted_once_a_word() -> None:
-    found = [
+    actual = [
         TokensExample(row, ("Anna", "met", "Bob", "and", "Carl", "was", "glad"), (1, 0, 1, 0, 1, 0, 0)) for row in range(20)
     ]
-    scores = baselines(task("tokens", ["accuracy"], found, ["O", "PER"]))
+    scores = baselines(task("tokens", ["accuracy"], actual, ["O", "PER"]))
     assert scores[MAJORITY]["accuracy"] == pytest.approx(4 / 7)
 
 
 def test_a_bag_of_words_of_pairs_sees_what_they_share() -> None:
     words = ["red", "blue", "green", "pink", "grey", "black", "white", "brown"]
-    found = [
+    actual = [
         TextExample(row, words[row % 8], words[(row % 8 + shift) % 8], 5.0 * (shift == 0))
         for row in range(40)
         for shift in (0, 1, 3)
     ]
-    scores = baselines(task("pair", ["pearson"], found, regression=True))
+    scores = baselines(task("pair", ["pearson"], actual, regression=True))
     assert scores[MAJORITY] == {"pearson": 0.0}
     assert scores[BAG_OF_WORDS]["pearson"] > 0.95
 
@@ -109,9 +109,9 @@ def test_a_bag_of_words_of_pairs_sees_what_they_share() -> None:
 def test_the_strength_is_chosen_on_dev_and_never_on_test(monkeypatch: pytest.MonkeyPatch) -> None:
     requested: list[str] = []
 
-    def noted(made: TaskData, split: str, found: Sequence[Any]) -> dict[str, float]:
+    def noted(made: TaskData, split: str, actual: Sequence[Any]) -> dict[str, float]:
         requested.append(split)
-        return measure(made, split, found)
+        return measure(made, split, actual)
 
     monkeypatch.setattr("study.scoring.baselines.measure", noted)
     baseline_predictions(task("single", ["accuracy"], texts([0, 1] * 20), ["bad", "good"]))
@@ -146,17 +146,17 @@ def test_the_strengths_are_inverse_penalties_of_both_regressions() -> None:
 
 def test_words_get_the_tag_that_they_have_most_often() -> None:
     train = tagged([[0, 1, 2], [0, 1, 2], [0, 0, 2]])
-    found = baseline_predictions(task("tokens", ["accuracy"], train, ["x", "y", "z"]))
-    assert found[BAG_OF_WORDS][0] == [0, 1, 2]
-    assert found[MAJORITY][0] == [0, 0, 0]
+    predictions = baseline_predictions(task("tokens", ["accuracy"], train, ["x", "y", "z"]))
+    assert predictions[BAG_OF_WORDS][0] == [0, 1, 2]
+    assert predictions[MAJORITY][0] == [0, 0, 0]
 
 
 def test_a_word_that_train_has_in_capitals_alone_has_its_tag_in_any_case() -> None:
     train = [TokensExample(0, ("Ann", "is", "so"), (1, 0, 0))]
     test = [TokensExample(0, ("ann", "ANN", "Is", "bob"), (0, 0, 0, 0))]
-    found = task("tokens", ["accuracy"], train, ["O", "PER"])
-    found = replace(found, splits={**found.splits, "test": test})
-    assert baseline_predictions(found)[BAG_OF_WORDS] == [[1, 1, 0, 0]]
+    actual = task("tokens", ["accuracy"], train, ["O", "PER"])
+    actual = replace(actual, splits={**actual.splits, "test": test})
+    assert baseline_predictions(actual)[BAG_OF_WORDS] == [[1, 1, 0, 0]]
 
 
 def test_an_answer_is_sought_beside_the_words_of_the_question() -> None:
@@ -178,9 +178,9 @@ def test_a_bag_of_words_learns_each_of_several_labels() -> None:
         for number, (text, marks) in enumerate(words)
     ]
     made = task("single", ["micro_f1"], rows, names, multi_label=True)
-    found = baselines(made)
-    assert found["bag_of_words"]["micro_f1"] == 1.0
-    assert found["majority"]["micro_f1"] == pytest.approx(2 * 40 / (80 + 120))
+    scores = baselines(made)
+    assert scores["bag_of_words"]["micro_f1"] == 1.0
+    assert scores["majority"]["micro_f1"] == pytest.approx(2 * 40 / (80 + 120))
 
 
 def test_no_answer_is_the_usual_one_where_some_questions_have_none() -> None:
@@ -189,8 +189,8 @@ def test_no_answer_is_the_usual_one_where_some_questions_have_none() -> None:
 
 
 def test_pairs_of_words_see_order_and_words_alone_do_not() -> None:
-    found = [MinimalPair(0, "the cat sat.", "cat the sat.", "order"), MinimalPair(1, "the mat", "the zebra", "word")]
-    scores = baseline_predictions(task("minimal_pairs", ["paradigm_accuracy"], found), sentences)
+    actual = [MinimalPair(0, "the cat sat.", "cat the sat.", "order"), MinimalPair(1, "the mat", "the zebra", "word")]
+    scores = baseline_predictions(task("minimal_pairs", ["paradigm_accuracy"], actual), sentences)
     assert scores == {MAJORITY: [0.5, 0.5], BAG_OF_WORDS: [0.5, 1.0], BIGRAM: [1.0, 1.0]}
 
 

@@ -103,11 +103,13 @@ def test_a_head_for_pairs_is_exported_where_the_class_has_one(study: Any, place:
     theirs, report = AutoModelForPreTraining.from_pretrained(into, output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     read = AutoTokenizer.from_pretrained(into)("kame gila", "nome dabe", return_tensors="pt")
-    found, ours = theirs.eval()(**read), Pretrained(run).masked_language_model()
+    actual, ours = theirs.eval()(**read), Pretrained(run).masked_language_model()
     judged = ours.pair_logits(read["input_ids"], read["token_type_ids"])
-    torch.testing.assert_close(found.seq_relationship_logits if name == "Bert" else found.sop_logits, judged, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        actual.seq_relationship_logits if name == "Bert" else actual.sop_logits, judged, atol=1e-5, rtol=0
+    )
     words = ours(read["input_ids"], None, read["token_type_ids"])
-    torch.testing.assert_close(found.prediction_logits, words, atol=1e-5, rtol=0)
+    torch.testing.assert_close(actual.prediction_logits, words, atol=1e-5, rtol=0)
 
 
 def test_an_exported_run_is_fine_tuned_by_classes_of_transformers(place: Path) -> None:

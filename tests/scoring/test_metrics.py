@@ -54,11 +54,11 @@ def test_metrics_of_several_labels_equal_scikit_learn() -> None:
     generator = np.random.default_rng(5)
     gold, said = (generator.random((200, 4)) < [0.1, 0.3, 0.5, 0.0] for _ in range(2))
     made = task("single", [*MULTI_LABEL], texts(list(map(tuple, gold.astype(int).tolist()))), [*"abcd"], multi_label=True)
-    found = measure(made, "test", list(map(tuple, said.astype(int).tolist())))
+    scores = measure(made, "test", list(map(tuple, said.astype(int).tolist())))
     there = (gold | said).any(0)
-    assert found["micro_f1"] == pytest.approx(sklearn.metrics.f1_score(gold, said, average="micro"))
-    assert found["macro_f1"] == pytest.approx(sklearn.metrics.f1_score(gold[:, there], said[:, there], average="macro"))
-    assert found["subset_accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(gold, said))
+    assert scores["micro_f1"] == pytest.approx(sklearn.metrics.f1_score(gold, said, average="micro"))
+    assert scores["macro_f1"] == pytest.approx(sklearn.metrics.f1_score(gold[:, there], said[:, there], average="macro"))
+    assert scores["subset_accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(gold, said))
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_metrics_of_numbers_equal_scipy() -> None:
     gold = np.round(generator.random(100) * 5, 1)  # with ties
     predicted = np.round(gold + generator.normal(size=100), 1)
     made = task("pair", ["spearman", "pearson"], texts(gold.tolist()), regression=True)
-    found = measure(made, "test", predicted.tolist())
-    assert found["pearson"] == pytest.approx(stats.pearsonr(gold, predicted).statistic, abs=1e-12)
-    assert found["spearman"] == pytest.approx(stats.spearmanr(gold, predicted).statistic, abs=1e-12)
+    scores = measure(made, "test", predicted.tolist())
+    assert scores["pearson"] == pytest.approx(stats.pearsonr(gold, predicted).statistic, abs=1e-12)
+    assert scores["spearman"] == pytest.approx(stats.spearmanr(gold, predicted).statistic, abs=1e-12)
     for constant in (2.5, 0.1, 1 / 3):  # also where the rounded mean is another number
         assert measure(made, "test", [constant] * 100) == {"spearman": 0.0, "pearson": 0.0}
 
@@ -165,9 +165,9 @@ def every_metric() -> list[tuple[TaskData, list[Any], Metric]]:
 
 @pytest.mark.parametrize(("made", "predicted", "metric"), every_metric())
 def test_the_interval_of_a_metric_holds_it(made: TaskData, predicted: list[Any], metric: Metric) -> None:
-    found = interval(made, "test", predicted, metric)
-    assert found.low < measure(made, "test", predicted)[metric] < found.high
-    assert found == interval(made, "test", predicted, metric), "the same predictions give the same interval"
+    bounds = interval(made, "test", predicted, metric)
+    assert bounds.low < measure(made, "test", predicted)[metric] < bounds.high
+    assert bounds == interval(made, "test", predicted, metric), "the same predictions give the same interval"
 
 
 @pytest.mark.parametrize(("made", "predicted", "metric"), every_metric())
@@ -176,14 +176,14 @@ def test_the_metric_of_a_resample_is_that_of_its_examples(made: TaskData, predic
     parts, generator = parts_of(made, made.test, predicted, metric), np.random.default_rng(1)
     for _ in range(20):
         chosen = generator.integers(len(predicted), size=6)
-        found = float(parts.combine(parts.of_examples[chosen].sum(axis=0)))
+        actual = float(parts.combine(parts.of_examples[chosen].sum(axis=0)))
         if metric == "spearman":
             gold = [example.label for example in made.test if isinstance(example, TextExample)]
             expected = float(stats.pearsonr(stats.rankdata(predicted)[chosen], stats.rankdata(gold)[chosen]).statistic)
         else:
             resample = replace(made, splits={"test": [made.test[one] for one in chosen]})
             expected = measure(resample, "test", [predicted[one] for one in chosen])[metric]
-        assert found == pytest.approx(expected, abs=1e-9)
+        assert actual == pytest.approx(expected, abs=1e-9)
 
 
 def test_resamples_are_as_many_as_asked_for_and_as_large_as_the_split() -> None:
@@ -205,9 +205,9 @@ def test_what_is_undefined_in_all_resamples_or_in_some_is_zero_there(metric: Met
     made = task("pair", [metric], texts(gold), () if metric == "pearson" else ["no", "yes"], regression=metric == "pearson")
     assert interval(made, "test", [1] * 50) == Interval(0.0, 0.0, 0.0)
     other = [0.1] * 49 + [1.1] if metric == "pearson" else [0] * 49 + [1]
-    found = interval(made, "test", other)
-    assert abs(found.low) < 1e-7
-    assert 0.1 < found.high < 0.3
+    bounds = interval(made, "test", other)
+    assert abs(bounds.low) < 1e-7
+    assert 0.1 < bounds.high < 0.3
 
 
 def test_a_correlation_does_not_hang_on_where_zero_lies() -> None:
@@ -222,18 +222,18 @@ def test_a_correlation_does_not_hang_on_where_zero_lies() -> None:
 def test_a_correlation_does_not_hang_on_the_unit(metric: Metric) -> None:
     gold, generator = np.arange(60.0), np.random.default_rng(0)
     said = gold + generator.normal(0, 20, 60)
-    found = [
+    actual = [
         interval(task("pair", [metric], texts((unit * gold).tolist()), regression=True), "test", (unit * said).tolist())
         for unit in (1.0, 1e-6)
     ]
-    assert (found[0].low, found[0].high) == pytest.approx((found[1].low, found[1].high))
+    assert (actual[0].low, actual[0].high) == pytest.approx((actual[1].low, actual[1].high))
 
 
 def test_the_interval_of_an_accuracy_is_that_of_the_binomial() -> None:
     made = task("single", ["accuracy"], texts([1] * 400), ["no", "yes"])
-    found = interval(made, "test", [1] * 320 + [0] * 80, draws=4000)
-    assert found.standard_error == pytest.approx(math.sqrt(0.8 * 0.2 / 400), rel=0.05)
-    assert (found.low, found.high) == pytest.approx((0.8 - 1.96 * 0.02, 0.8 + 1.96 * 0.02), abs=0.003)
+    bounds = interval(made, "test", [1] * 320 + [0] * 80, draws=4000)
+    assert bounds.standard_error == pytest.approx(math.sqrt(0.8 * 0.2 / 400), rel=0.05)
+    assert (bounds.low, bounds.high) == pytest.approx((0.8 - 1.96 * 0.02, 0.8 + 1.96 * 0.02), abs=0.003)
 
 
 def test_the_interval_of_a_metric_that_is_certain_is_a_point() -> None:
@@ -243,5 +243,5 @@ def test_the_interval_of_a_metric_that_is_certain_is_a_point() -> None:
 
 def test_a_resample_that_misses_a_small_paradigm_does_not_count_it_as_wrong() -> None:
     made = task("minimal_pairs", ["paradigm_accuracy"], pairs([f"p{number // 3}" for number in range(30)]))
-    found = interval(made, "test", [True] * 30)
-    assert (found.low, found.high) == (1.0, 1.0)
+    bounds = interval(made, "test", [True] * 30)
+    assert (bounds.low, bounds.high) == (1.0, 1.0)

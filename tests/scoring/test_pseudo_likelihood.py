@@ -69,11 +69,11 @@ def test_a_sentence_is_read_up_to_the_length_that_is_asked_for(
 
 
 def test_masked_inputs_that_are_alike_are_encoded_once() -> None:
-    found = masked_inputs(TEXTS, TOKENIZER.encode_batch(TEXTS, add_special_tokens=False), SPECIAL, 22)[5]
-    assert len(found.target) == 6
-    assert len(found.unique) == 5
-    shared = np.flatnonzero(np.bincount(found.of) == 2)
-    assert found.unique[shared[0]].tolist()[3] == SPECIAL.mask
+    actual = masked_inputs(TEXTS, TOKENIZER.encode_batch(TEXTS, add_special_tokens=False), SPECIAL, 22)[5]
+    assert len(actual.target) == 6
+    assert len(actual.unique) == 5
+    shared = np.flatnonzero(np.bincount(actual.of) == 2)
+    assert actual.unique[shared[0]].tolist()[3] == SPECIAL.mask
 
 
 def test_it_stops_when_told_to(model: Any) -> None:

@@ -570,8 +570,8 @@ def test_encoders_of_two_seeds_have_intervals_of_what_all_of_them_scatter(tmp_pa
         for seed in (0, 1):
             add_score(folder, record, "sst2", law, "fine_tune", seed, 0.8 + seed * apart)
     scored = Scored(Target(folder, tuple(runs)), tuple(cast("Evaluation", _ScoredSubject(run)) for run in runs), ())
-    found = rows(scored)
-    halves = [(row.measured.interval[1] - row.measured.interval[0]) / 2 for row in found if row.measured.interval]
+    actual = rows(scored)
+    halves = [(row.measured.interval[1] - row.measured.interval[0]) / 2 for row in actual if row.measured.interval]
     variance, examples = (2 * 0.01**2 + 2 * 0.02**2 + 0.0005**2) / 2 / 5, law.deviation
     assert halves == pytest.approx([noise_of_seeds(variance, 5, 2, examples).half] * 5)
     assert halves[0] < 0.03
@@ -703,22 +703,22 @@ def test_words_of_minimal_pairs_are_counted_in_the_text_that_the_run_has_read(tm
     (tmp_path / "test.jsonl").write_text(json.dumps({"sentence_good": by_seed[0], "sentence_bad": by_seed[-1], "UID": "u"}))
     task = {"kind": "minimal_pairs", "metrics": ["paradigm_accuracy"], "sources": [{"files": "{split}"}]}
     (tmp_path / "pairs.yaml").write_text(json.dumps(task))
-    found = []
+    actual = []
     for seed, right in ((0, 1.0), (1, 0.0)):
         run = trained(sweep.path, config(write_corpus(text, seed=seed)))
         name = str(tmp_path / "pairs.yaml")
-        found.append(Evaluation(Pretrained(run), "toy", name, loaded_task(name, None), random=False, requested=requested))
-        (missing,) = missing_baselines(sweep, found[-1:])
+        actual.append(Evaluation(Pretrained(run), "toy", name, loaded_task(name, None), random=False, requested=requested))
+        (missing,) = missing_baselines(sweep, actual[-1:])
         missing.execute(Execution(), StopSignal())
-        kept = baseline(sweep, "pairs", found[-1].task.fingerprint)
+        kept = baseline(sweep, "pairs", actual[-1].task.fingerprint)
         assert kept is not None
         assert kept.by("paradigm_accuracy")["bag_of_words"] == right
         file_baseline(sweep, kept.model_copy(update={"data_fingerprint": None}))  # as records of before are
-        assert [one.key for one in missing_baselines(sweep, found[-1:])] == [missing.key]
+        assert [one.key for one in missing_baselines(sweep, actual[-1:])] == [missing.key]
         file_baseline(sweep, kept)
-        assert missing_baselines(sweep, found) == []
-    assert [_baselines(sweep, evaluation) != {} for evaluation in found] == [False, True]
-    (again,) = missing_baselines(sweep, found[:1])
+        assert missing_baselines(sweep, actual) == []
+    assert [_baselines(sweep, evaluation) != {} for evaluation in actual] == [False, True]
+    (again,) = missing_baselines(sweep, actual[:1])
     pretrained.cache_clear()  # as in the process of another launch
     with pytest.raises(InputError, match="has changed since run"):
         again.execute(Execution(), StopSignal())
@@ -1092,9 +1092,9 @@ def test_a_failed_score_is_tried_again_as_a_failed_run_is(evaluation: Evaluation
 
 def test_random_weights_are_scored_once_for_runs_of_one_shape(run: RunFolder, evaluation: Evaluation) -> None:
     requested = Downstream.parse({"tasks": ["x"], "seeds": 2})
-    found = all_evaluations([Pretrained(run), evaluation.run], "toy", {evaluation.name: evaluation.task}, requested)
-    assert [one.random for one in found] == [False, False, True]
-    (untrained,) = [one for one in found if one.random]
+    actual = all_evaluations([Pretrained(run), evaluation.run], "toy", {evaluation.name: evaluation.task}, requested)
+    assert [one.random for one in actual] == [False, False, True]
+    (untrained,) = [one for one in actual if one.random]
     (config,) = {one.config.encoder for one in untrained.jobs({})}
     assert config == evaluation.run.random_id != run.run_id
 
@@ -1102,8 +1102,8 @@ def test_random_weights_are_scored_once_for_runs_of_one_shape(run: RunFolder, ev
 def test_a_score_that_is_made_alone_has_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
     for jobs, slots, threads in ((0, 1, 4), (1, 1, 4), (2, 2, 2), (9, 4, 1)):
-        found = make_slots(Resources(device="cpu"), jobs)
-        assert (len(found), found[0].threads) == (slots, threads)
+        actual = make_slots(Resources(device="cpu"), jobs)
+        assert (len(actual), actual[0].threads) == (slots, threads)
     assert len(make_slots(Resources(device="cpu", slots_per_device=3), 1)) == 3
 
 

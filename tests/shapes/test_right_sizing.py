@@ -293,11 +293,11 @@ def test_what_the_n_of_a_foreign_law_counts_is_said_beside_it(tmp_path: Path) ->
 
 
 def test_a_law_that_is_weakly_identified_is_used_with_a_note(tmp_path: Path) -> None:
-    found = {"law": "power", "estimates": {"A": 2, "alpha": 0.3}, "status": "weakly_identified", "reasons": ["alpha is wide"]}
-    (tmp_path / "y.json").write_text(json.dumps(found))
+    actual = {"law": "power", "estimates": {"A": 2, "alpha": 0.3}, "status": "weakly_identified", "reasons": ["alpha is wide"]}
+    (tmp_path / "y.json").write_text(json.dumps(actual))
     notes = ShapeQuery(parameters="10M", law=tmp_path / "y.json").answer().notes
     assert "loss: power is weakly identified (alpha is wide)" in notes
-    (tmp_path / "y.json").write_text(json.dumps(found | {"status": "converged"}))
+    (tmp_path / "y.json").write_text(json.dumps(actual | {"status": "converged"}))
     assert not any(note.startswith("loss:") for note in ShapeQuery(parameters="10M", law=tmp_path / "y.json").answer().notes)
 
 

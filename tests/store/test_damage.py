@@ -99,12 +99,12 @@ class Place:
 
     def files_of_runs(self) -> list[Path]:
         """One file of each kind, each of another run."""
-        found: dict[Path, Path] = {}
+        actual: dict[Path, Path] = {}
         for name in FILES_OF_RUNS:
-            others = (run for run in sorted(self.made.runs_folder.iterdir()) if run not in found)
+            others = (run for run in sorted(self.made.runs_folder.iterdir()) if run not in actual)
             run = next(run for run in others if any(run.glob(name)))
-            found[run] = next(run.glob(name))
-        return [*found.values()]
+            actual[run] = next(run.glob(name))
+        return [*actual.values()]
 
 
 @pytest.fixture(scope="module")

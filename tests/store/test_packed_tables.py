@@ -52,9 +52,9 @@ def given_back(table: PackedTable, files: dict[str, bytes]) -> dict[str, bytes]:
     encoded, names = table.encode_all(files, files)
     entries = table.decode(encoded) if names else None
     assert entries is None or sorted(entries.names) == sorted(names)
-    found = {} if entries is None else {name: entries.content(name) for name in names}
-    assert found == {name: files[name] for name in names}
-    return found
+    actual = {} if entries is None else {name: entries.content(name) for name in names}
+    assert actual == {name: files[name] for name in names}
+    return actual
 
 
 @given(st.lists(metrics, min_size=1, max_size=4))

@@ -133,7 +133,7 @@ def test_a_record_is_written_once_and_read_back(tmp_path: Path) -> None:
     assert scores_of(run) == [filed]
     later = record(3e-4, 1, 0.5, 0.1)
     assert score_folder(run, later.score_id).file_score(later)
-    assert [found.score_id for found in scores_of(run)] == sorted([filed.score_id, later.score_id])
+    assert [actual.score_id for actual in scores_of(run)] == sorted([filed.score_id, later.score_id])
     for of in (filed.config, later.config):
         folder.write_settings(of)
     assert ScoreConfig.parse(json.loads(folder.settings_file.read_bytes())) == filed.config

@@ -90,7 +90,7 @@ def test_held_out_examples_stay_the_same_and_equal_texts_stay_together(tmp_path:
     task, again = load_task(path), load_task(path)
     assert task.fingerprint == again.fingerprint
     learned, held = (
-        {example.text for example in found if isinstance(example, TextExample)} for found in (task.train, task.dev)
+        {example.text for example in actual if isinstance(example, TextExample)} for actual in (task.train, task.dev)
     )
     assert learned | held == {row["text"] for row in rows}
     assert not learned & held
@@ -255,9 +255,9 @@ def test_a_text_may_have_several_labels_or_none(tmp_path: Path, written: list[An
 @pytest.mark.parametrize("missing", [None, ""])
 def test_labels_that_are_missing_are_not_none_of_them(tmp_path: Path, missing: str | None) -> None:
     rows = [{"text": "x", "label": ["art"]}, {"text": "y", "label": ["news"]}]
-    found = refused(made(tmp_path, SEVERAL, train=rows, dev=rows, test=[*rows, {"text": "z", "label": missing}]))
+    reported = refused(made(tmp_path, SEVERAL, train=rows, dev=rows, test=[*rows, {"text": "z", "label": missing}]))
     remedy = "fill them in, with [] for none, or remove the row, or skip such rows with `drop: [unlabelled]` of the source"
-    assert found.endswith(f"has no labels; {remedy}")
+    assert reported.endswith(f"has no labels; {remedy}")
 
 
 def test_a_dataset_of_the_hub_is_read_by_name(tmp_path: Path) -> None:
@@ -458,11 +458,11 @@ def test_a_row_that_cannot_be_used_is_named(tmp_path: Path, spec: dict[str, Any]
     }
     good = good_rows[spec["kind"]]
     path = made(tmp_path, spec, train=[good] * 3, dev=[good] * 3, test=[good, good, row])
-    found = refused(path)
-    assert found.startswith(f"{tmp_path / 'test.jsonl'}:3: "), found
-    assert message in found
-    assert "\n" not in found
-    assert len(found) < len(str(tmp_path)) + 300
+    reported = refused(path)
+    assert reported.startswith(f"{tmp_path / 'test.jsonl'}:3: "), reported
+    assert message in reported
+    assert "\n" not in reported
+    assert len(reported) < len(str(tmp_path)) + 300
 
 
 def test_classes_are_told_once_where_none_is_like_the_label(tmp_path: Path) -> None:
@@ -484,8 +484,8 @@ def test_a_list_is_no_class_of_its_own(tmp_path: Path, kind: str) -> None:
 def test_half_an_emoji_is_a_question_mark_and_moves_no_answer(tmp_path: Path) -> None:
     spans = {"kind": "spans", "metrics": ["answer_f1"]}
     row = {"context": "\ud83d one \ude00 two\ud83d", "question": "wh\ud83dt?", "answer": "two\ud83d", "answer_start": 8}
-    (found,) = load_task(made(tmp_path, spans, train=[row], dev=[row], test=[row])).test
-    assert found == SpanExample(0, "? one ? two?", "wh?t?", ("two?",), (8,))
+    (actual,) = load_task(made(tmp_path, spans, train=[row], dev=[row], test=[row])).test
+    assert actual == SpanExample(0, "? one ? two?", "wh?t?", ("two?",), (8,))
     tagged = {"tokens": ["Ann\ud83d", "\ud83d\ude00"], "tags": ["A", "B"]}
     path = made(tmp_path, {"kind": "tokens", "metrics": ["accuracy"]}, train=[tagged], dev=[tagged], test=[tagged])
     assert load_task(path).test[0] == TokensExample(0, ("Ann?", "\U0001f600"), (0, 1))
@@ -493,10 +493,10 @@ def test_half_an_emoji_is_a_question_mark_and_moves_no_answer(tmp_path: Path) ->
 
 def test_many_bad_rows_are_one_list_with_an_end(tmp_path: Path) -> None:
     path = made(tmp_path, SINGLE, ".parquet", train=TEXTS, dev=TEXTS, test=[{"text": "", "label": 0}] * 5000)
-    found = refused(path).splitlines()
-    assert found[0].startswith(f"{tmp_path / 'test.parquet'}: row 0 (from 0): text is empty")
-    assert found[-1].endswith("and 4,992 more rows like these")
-    assert len(found) == 9
+    reported = refused(path).splitlines()
+    assert reported[0].startswith(f"{tmp_path / 'test.parquet'}: row 0 (from 0): text is empty")
+    assert reported[-1].endswith("and 4,992 more rows like these")
+    assert len(reported) == 9
 
 
 def test_wrong_names_bring_the_nearest_one(tmp_path: Path) -> None:
@@ -548,9 +548,9 @@ def test_an_id_that_stands_twice_is_refused_across_splits(tmp_path: Path) -> Non
 def test_a_file_that_is_not_what_its_suffix_says_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     path = made(tmp_path, SINGLE, train=TEXTS, dev=TEXTS)
     (tmp_path / name).write_bytes(content)
-    found = refused(path)
-    assert found.startswith(str(tmp_path / name))
-    assert message in found
+    reported = refused(path)
+    assert reported.startswith(str(tmp_path / name))
+    assert message in reported
 
 
 def test_a_parquet_file_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:

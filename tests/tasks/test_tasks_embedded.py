@@ -80,11 +80,11 @@ def test_the_same_packages_give_the_same_rows(passages: list[Passages], rows: di
 
 @pytest.mark.parametrize("name", ["docstring-package", "docstring-pairs", "docstring-code"])
 def test_splits_share_no_example(rows: dict[str, Rows], name: str) -> None:
-    found = {role: {str(row[:-1]) for row in rows[name][role]} for role in ("train", "dev", "test")}
-    assert all(found.values())
-    assert not found["train"] & found["dev"]
-    assert not found["train"] & found["test"]
-    assert not found["dev"] & found["test"]
+    actual = {role: {str(row[:-1]) for row in rows[name][role]} for role in ("train", "dev", "test")}
+    assert all(actual.values())
+    assert not actual["train"] & actual["dev"]
+    assert not actual["train"] & actual["test"]
+    assert not actual["dev"] & actual["test"]
 
 
 def test_packages_are_those_that_the_texts_come_from(rows: dict[str, Rows]) -> None:
@@ -112,10 +112,10 @@ def test_paragraphs_that_do_not_follow_are_of_two_documents_where_there_are_few(
         lines = tuple(f"Say {name} {number} and then some more words of this one." for number in range(6))
         return Passages("dev", "package", (lines,))
 
-    found = following([document("one"), document("two"), document("three")])["dev"]
-    assert len(found) == 6
-    assert [label for *_, label in found].count("follows") * 2 == len(found)
-    for first, second, label in found:
+    actual = following([document("one"), document("two"), document("three")])["dev"]
+    assert len(actual) == 6
+    assert [label for *_, label in actual].count("follows") * 2 == len(actual)
+    for first, second, label in actual:
         assert (str(first).split()[1] == str(second).split()[1]) == (label == "follows")
 
 
@@ -142,9 +142,9 @@ def test_words_are_code_or_not_and_the_markup_is_gone(rows: dict[str, Rows]) -> 
 
 def test_minimal_pairs_have_the_same_words_in_another_order(passages: list[Passages], rows: dict[str, Rows]) -> None:
     learned = "\n".join(line for document in passages if document.role == "train" for run in document.runs for line in run)
-    found = rows["docstring-order"]["test"]
-    assert len({good for good, _, _ in found}) == len(found) > 20
-    for good, bad, paradigm in found:
+    actual = rows["docstring-order"]["test"]
+    assert len({good for good, _, _ in actual}) == len(actual) > 20
+    for good, bad, paradigm in actual:
         assert good != bad
         assert sorted(str(good)[:-1].split()) == sorted(str(bad)[:-1].split())
         assert str(good) not in learned

@@ -43,10 +43,10 @@ def test_a_mirrored_sweep_comes_back_as_its_own_ledger_with_whole_histories(fold
     ours, theirs = folder.write_ledger(), pd.read_parquet(done.ledger)
     assert {*theirs} >= OWN_COLUMNS
     wanted = ours.set_index("run_id").sort_index()
-    found = theirs.set_index("run_id").sort_index()
+    table = theirs.set_index("run_id").sort_index()
     for name in ("cell", "state", "loss_nats", "tokens", "parameters", "train_flops", "exclusion", "architecture.depth", "seed",
                  *RATE, "data_fingerprint", "started_at"):  # fmt: skip
-        pd.testing.assert_series_equal(found[name], wanted[name], check_dtype=False)
+        pd.testing.assert_series_equal(table[name], wanted[name], check_dtype=False)
     for run in folder.runs():
         lines = (tmp_path / "into" / "runs" / run.run_id / "history.jsonl").read_text().splitlines()
         rows = [{key: value for key, value in json.loads(line).items() if not key.startswith("_")} for line in lines]
@@ -153,7 +153,7 @@ def test_a_source_that_is_neither_a_folder_nor_a_project_is_refused_before_the_s
 def test_what_some_runs_lack_is_missing_and_what_is_of_several_kinds_is_text(tmp_path: Path) -> None:
     table = pd.DataFrame({"stuck": [True, float("nan"), False], "list": [[1], None, "x"], "loss": [1.0, 2.0, float("nan")]})
     write_table(tmp_path / "ledger.parquet", of_one_kind(table))
-    found = pd.read_parquet(tmp_path / "ledger.parquet")
-    kept = {name: [None if pd.isna(value) else value for value in found[name]] for name in ("stuck", "list")}
+    actual = pd.read_parquet(tmp_path / "ledger.parquet")
+    kept = {name: [None if pd.isna(value) else value for value in actual[name]] for name in ("stuck", "list")}
     assert kept == {"stuck": [True, None, False], "list": ["[1]", None, "x"]}
-    assert found["loss"].tolist()[:2] == [1.0, 2.0]
+    assert actual["loss"].tolist()[:2] == [1.0, 2.0]

@@ -74,10 +74,10 @@ def test_what_a_run_exports_is_imported_at_its_loss(study: Any, place: Path, tmp
     run = run_of(place, **CLASSES[name], tied_decoder=tied)
     status, out, err = study("import-encoder", exported(place, run), "--into", tmp_path / "theirs", *text(place))
     assert status == 0, err
-    (found,) = SweepFolder(tmp_path / "theirs").runs()
+    (actual,) = SweepFolder(tmp_path / "theirs").runs()
     assert out.startswith(f"{run.config().architecture.shape_name}, ")
-    assert str(found.path) in out
-    was, record = run.record(), found.record()
+    assert str(actual.path) in out
+    was, record = run.record(), actual.record()
     assert was is not None
     assert record is not None
     assert (record.state, record.steps, record.tokens, record.train_flops) == ("COMPLETED", 0, 0, 0.0)
@@ -86,10 +86,10 @@ def test_what_a_run_exports_is_imported_at_its_loss(study: Any, place: Path, tmp
     assert record.reads_order is False
     assert "On this text it reads no word order: its gain is " in out
     assert record.validation_masked_tokens == was.validation_masked_tokens
-    assert (found.validation_losses() - run.validation_losses()).max() < 1e-3
+    assert (actual.validation_losses() - run.validation_losses()).max() < 1e-3
     if name != "EsmForMaskedLM":  # which has no segments, whose first row is in its tokens
         for weight, tensor in trained_weights(run).items():
-            assert torch.equal(trained_weights(found)[weight], tensor), weight
+            assert torch.equal(trained_weights(actual)[weight], tensor), weight
 
 
 def saved(place: Path, into: Path, cls: type = BertForMaskedLM, **changes: Any) -> Path:

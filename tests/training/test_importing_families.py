@@ -141,8 +141,8 @@ def test_an_encoder_computes_what_its_class_does(name: str, tmp_path: Path) -> N
             expected = theirs.base_model(**given).last_hidden_state
             torch.testing.assert_close(hidden[:, seen], expected[:, seen], atol=1e-5, rtol=1e-5)
             if predicts:
-                found = theirs(**given)
-                logits = found.prediction_logits if hasattr(found, "prediction_logits") else found.logits
+                output = theirs(**given)
+                logits = output.prediction_logits if hasattr(output, "prediction_logits") else output.logits
                 torch.testing.assert_close(ours.logits(hidden)[:, seen], logits[:, seen], atol=1e-5, rtol=1e-5)
 
 
@@ -156,10 +156,10 @@ def test_esm_leaves_out_the_embeddings_of_masks_and_scales_the_others(tmp_path: 
     attended = torch.arange(24) < torch.tensor([[24], [20], [7]])
     with torch.no_grad():
         for mask in (None, attended):
-            found = ours(tokens, attended_BxS=mask)
+            output = ours(tokens, attended_BxS=mask)
             logits = theirs(tokens, attention_mask=None if mask is None else mask.long()).logits
             seen = slice(None) if mask is None else mask
-            torch.testing.assert_close(found[seen], logits[seen], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(output[seen], logits[seen], atol=1e-5, rtol=1e-5)
 
 
 PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {

@@ -94,8 +94,8 @@ def test_a_run_is_trained_as_transformers_trains_its_class(
     fixed = PackedBatches(wanted, prepared).pairs
     assert fixed is not None
     with torch.no_grad():
-        found = theirs.eval()(input_ids=fixed.tokens, token_type_ids=fixed.segments)
-    logits = found.sop_logits if objective == "mlm_sop" else found.seq_relationship_logits
+        output = theirs.eval()(input_ids=fixed.tokens, token_type_ids=fixed.segments)
+    logits = output.sop_logits if objective == "mlm_sop" else output.seq_relationship_logits
     record = folder.record()
     assert record is not None
     assert record.pair_loss_nats == pytest.approx(F.cross_entropy(logits, fixed.labels).item(), abs=1e-5)
@@ -190,7 +190,7 @@ def test_worked_examples_of_the_loss_of_pairs(right: tuple[float, ...], loss: fl
         model.pair_head.output.weight[:, : len(right)] = 1000 * logits.T
     first = torch.zeros(len(right), 16)
     first[:, : len(right)] = torch.atanh(torch.eye(len(right)) / 1000)
-    found = model.pair_loss(first, labels).item()
-    assert found == pytest.approx(loss, abs=0.005 if loss < 1 else 0.0005)
+    actual = model.pair_loss(first, labels).item()
+    assert actual == pytest.approx(loss, abs=0.005 if loss < 1 else 0.0005)
     expected = F.binary_cross_entropy(shares, torch.ones_like(shares)).item()
-    assert found == pytest.approx(expected, rel=1e-4) == mean_cross_entropy(logits, labels).item()
+    assert actual == pytest.approx(expected, rel=1e-4) == mean_cross_entropy(logits, labels).item()

@@ -116,8 +116,8 @@ def test_a_run_is_trained_as_transformers_trains_both_its_classes(
         tokens = torch.from_numpy(text.take(order.at(step)))
         masked = masker(tokens, draw.manual_seed(stream_seed(Stream.MASKS, 0, step)))
         labels = torch.full_like(tokens, -100).scatter(1, masked.positions, masked.labels)
-        found = theirs.generator(input_ids=masked.tokens, labels=labels)
-        shares = torch.softmax(found.logits.detach().gather(1, masked.positions[..., None].expand(-1, -1, 200)), -1)
+        output = theirs.generator(input_ids=masked.tokens, labels=labels)
+        shares = torch.softmax(output.logits.detach().gather(1, masked.positions[..., None].expand(-1, -1, 200)), -1)
         draws = torch.rand(masked.positions.shape, generator=draw)
         drawn = (shares.double().cumsum(-1) <= draws[..., None].double()).sum(-1)
         read = tokens.scatter(
@@ -129,7 +129,7 @@ def test_a_run_is_trained_as_transformers_trains_both_its_classes(
         for group in optimiser.param_groups:
             group["lr"] = wanted.recipe.learning_rate * learning_rate_factor(step, STEPS, wanted.recipe)
         optimiser.zero_grad()
-        torch.autograd.backward(found.loss + DETECTION_WEIGHT * told_loss / tokens.numel())
+        torch.autograd.backward(output.loss + DETECTION_WEIGHT * told_loss / tokens.numel())
         torch.nn.utils.clip_grad_norm_(theirs.parameters(), wanted.recipe.gradient_clip_norm)
         optimiser.step()
 
@@ -217,8 +217,8 @@ def test_a_stopped_run_resumes_to_the_same_bits(
 def test_tokens_are_drawn_as_often_as_they_are_likely() -> None:
     shares = torch.tensor([0.1, 0.0, 0.6, 0.3])
     draws = (torch.arange(1000) + 0.5) / 1000
-    found = sampled(shares.log().expand(1000, -1), draws)
-    assert torch.equal(found.bincount(minlength=4), (1000 * shares).long())
+    draws_taken = sampled(shares.log().expand(1000, -1), draws)
+    assert torch.equal(draws_taken.bincount(minlength=4), (1000 * shares).long())
     ends = sampled(torch.randn(2, 50_000).mul(5).requires_grad_(), torch.tensor([0.0, 1 - 2**-24]))
     assert not ends.requires_grad
     assert 0 <= ends.min() <= ends.max() < 50_000
@@ -228,10 +228,10 @@ def test_a_token_that_was_drawn_as_it_was_counts_as_unchanged() -> None:
     """By hand: −log σ(2) = 0.1269 where the change is seen, −log σ(−2) = 2.1269 where it is not, and [CLS] never counts."""
     logits, changed = torch.tensor([[9.0, 2.0, 2.0, -2.0]]), torch.tensor([[False, True, False, False]])
     counted = torch.tensor([[False, True, True, True]])
-    found = detection(logits, changed, counted)
-    assert found.nats.tolist()[0] == pytest.approx([0.0, 0.1269, 2.1269, 0.1269], abs=1e-4)
-    assert found.correct.tolist() == [[False, True, False, True]]
-    assert found.loss.item() == pytest.approx((0.1269 * 2 + 2.1269) / 4, abs=1e-4)
+    actual = detection(logits, changed, counted)
+    assert actual.nats.tolist()[0] == pytest.approx([0.0, 0.1269, 2.1269, 0.1269], abs=1e-4)
+    assert actual.correct.tolist() == [[False, True, False, True]]
+    assert actual.loss.item() == pytest.approx((0.1269 * 2 + 2.1269) / 4, abs=1e-4)
 
 
 def test_the_detector_teaches_its_generator_nothing(corpus: Path) -> None:

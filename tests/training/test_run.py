@@ -759,8 +759,8 @@ def test_checkpoints_come_as_asked_or_as_their_cost_allows(
 ) -> None:
     trainer = Clockwork(seconds_of_save)
     monkeypatch.setattr("study.training.callbacks.time.monotonic", lambda: trainer.now)
-    found = trainer.train(Checkpointer(tmp_path, StopSignal(), asked), 250)
-    assert found == pytest.approx(saves, abs=1.5)
+    actual = trainer.train(Checkpointer(tmp_path, StopSignal(), asked), 250)
+    assert actual == pytest.approx(saves, abs=1.5)
 
 
 @pytest.mark.parametrize(

@@ -202,8 +202,8 @@ def test_a_run_goes_on_from_the_layers_of_another(corpus: Path, source: RunFolde
     """A rate of next to nothing leaves the weights as they were given, and the source's loss where no layer is cut."""
     still: dict[str, Any] = {"learning_rate": 1e-12, "weight_decay": 0.0, "budget": {"steps": 1}, "warmup_fraction": 0.0}
     whole = trained(tmp_path, started(corpus, source.path, depth=4, **still))
-    given, found = trained_weights(source), trained_weights(whole)
-    assert all(torch.allclose(found[name], given[name], atol=1e-9) for name in given)
+    given, actual = trained_weights(source), trained_weights(whole)
+    assert all(torch.allclose(actual[name], given[name], atol=1e-9) for name in given)
     losses = [record.loss_nats for folder in (source, whole) if (record := folder.record())]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
     short = trained_weights(trained(tmp_path, started(corpus, f"{source.path}:spread", **still)))
@@ -684,9 +684,9 @@ def test_a_sweep_tells_which_layers_to_keep_without_training(
     pairs = answer["comparisons"]["pairs"]
     assert len(pairs) == 2
     for pair in pairs:
-        found = pair["difference"]
-        half = stats.t.isf(0.025, found["n_documents"] - 1) * found["standard_error_sequences_nats"]
-        assert found["high_nats"] - found["estimate_nats"] == pytest.approx(half, rel=1e-5)
+        actual = pair["difference"]
+        half = stats.t.isf(0.025, actual["n_documents"] - 1) * actual["standard_error_sequences_nats"]
+        assert actual["high_nats"] - actual["estimate_nats"] == pytest.approx(half, rel=1e-5)
     losses = {f"{cell['shape']} ({cell['setting']})": cell["loss_nats"] for cell in answer["cells"]}
     name = f"L4-H16-A2-F32 (start={source.run_id}:first)"
     whole = losses.pop(name)

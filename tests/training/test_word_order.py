@@ -61,13 +61,13 @@ def permuted_losses(run: RunConfig, weights: dict[str, torch.Tensor]) -> tuple[n
             permuted[row, to] = tokens[place]
     model = MaskedLanguageModel(run.architecture).eval()
     model.load_state_dict(weights)
-    found = []
+    actual = []
     for tokens_BxS in (masked.tokens, permuted):
         with torch.no_grad():
             logits = model(tokens_BxS, masked.positions)
         nats = F.cross_entropy(logits.flatten(0, 1), masked.labels.flatten(), reduction="none")
-        found.append(nats.view(masked.labels.shape).mean(1).double().numpy())
-    return found[0], found[1]
+        actual.append(nats.view(masked.labels.shape).mean(1).double().numpy())
+    return actual[0], actual[1]
 
 
 @pytest.mark.slow
@@ -121,10 +121,10 @@ def test_an_encoder_whose_positions_are_all_alike_gains_nothing_from_order(
     table = "encoder.embeddings.position.weight"
     weights |= learned | {table: torch.zeros_like(weights[table])}
     training = Training(wanted, prepare(wanted.data), RunFolder(tmp_path / "runs" / "zeroed"), Execution())
-    found = training.validated(weights).validation
-    assert found is not None
-    assert found.order_gain == pytest.approx(0, abs=1e-6)
-    assert found.order_gain_standard_error == pytest.approx(0, abs=1e-6)
+    actual = training.validated(weights).validation
+    assert actual is not None
+    assert actual.order_gain == pytest.approx(0, abs=1e-6)
+    assert actual.order_gain_standard_error == pytest.approx(0, abs=1e-6)
     with_positions = training.validated(weights | {table: torch.randn_like(weights[table])}).validation
     assert with_positions is not None
     assert (with_positions.order_gain_standard_error or 0) > 1e-3
