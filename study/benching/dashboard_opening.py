@@ -36,6 +36,9 @@ ROWS = 20
 OPENINGS = 3
 """The servers that are started on a sweep, one after another, each of which has read nothing yet."""
 
+READING_SECONDS = 2.0
+"""How long a reader looks at a page before choosing on it."""
+
 TEXT_SECONDS, TABLE_SECONDS, CLICK_SECONDS = 1.0, 5.0, 0.5
 """The targets for the first text, for all runs of the smaller sweep, and for what answers a click."""
 
@@ -46,6 +49,15 @@ _SORTED = """
 const done = arguments[0], began = performance.now();
 document.getElementById("table-by-learning_rate").click();
 requestAnimationFrame(() => setTimeout(() => done((performance.now() - began) / 1000)));
+"""
+_FORM = "return !!document.getElementById('sweep') && !document.querySelector('[aria-busy]')"
+_PREDICTED = """
+const [sweep, done] = arguments, menu = document.getElementById("sweep"), began = performance.now();
+menu.value = sweep;
+menu.dispatchEvent(new Event("change"));
+const look = () => document.querySelector("[aria-labelledby=predicted-title]") && !document.querySelector("[aria-busy]")
+    ? done((performance.now() - began) / 1000) : requestAnimationFrame(look);
+look();
 """
 
 
@@ -83,12 +95,16 @@ def packed_sweep(path: Path, runs: int) -> int:
 
 @dataclass(frozen=True)
 class Opening:
-    """Seconds from the command to its address, from there to the first text, to all runs, and from a click to its answer."""
+    """Seconds from the command to its address, from there to the first text, to all runs, and from choices to their answers.
+
+    A choice is `click`, another order of the table, or `predicted`, of the sweep under What if for its predicted loss.
+    """
 
     address: float
     text: float
     runs: float
     click: float
+    predicted: float
 
 
 @contextmanager
@@ -123,7 +139,7 @@ def _browser() -> Iterator[Any]:
 
 
 def open_dashboard(results: Path, sweep: str, page: Any) -> Opening:
-    """Start a dashboard, open it and the runs of a sweep in a browser, and sort its table."""
+    """Start a dashboard, open it and the runs of a sweep in a browser, sort its table, and choose the sweep under What if."""
     page.get("about:blank")
     started = perf_counter()
     with _address_of(results) as address:
@@ -135,7 +151,11 @@ def open_dashboard(results: Path, sweep: str, page: Any) -> Opening:
         asked = perf_counter()
         page.get(f"{address.split('?')[0]}?page=sweep&sweep={sweep}&tab=runs")
         runs = _seconds_until(lambda: page.execute_script(f"{_TEXT} && (() => {{ {_DRAWN} }})()"), asked)
-        return Opening(served - started, text, runs, float(page.execute_async_script(_SORTED)))
+        click = float(page.execute_async_script(_SORTED))
+        page.get(f"{address.split('?')[0]}?page=what-if")
+        _seconds_until(lambda: page.execute_script(_FORM), perf_counter())
+        sleep(READING_SECONDS)
+        return Opening(served - started, text, runs, click, float(page.execute_async_script(_PREDICTED, sweep)))
 
 
 def _seconds_until(condition: Callable[[], bool], began: float) -> float:
@@ -155,6 +175,7 @@ def rows_of(runs: int, openings: list[Opening]) -> list[dict[str, Any]]:
         measurement(f"{of}: the first text", middle.text, "s", at_most=TEXT_SECONDS),
         measurement(f"{of}: their table and curves", middle.runs, "s", at_most=most),
         measurement(f"{of}: their table sorted anew", middle.click, "s", at_most=CLICK_SECONDS),
+        measurement(f"{of}: their predicted loss under What if", middle.predicted, "s", at_most=CLICK_SECONDS),
     ]
 
 

@@ -61,7 +61,7 @@ class LawOffer:
 
 def offers_of(library: Library, shot: Snapshot) -> list[LawOffer]:
     """Return the laws that the ledger of a sweep allows; empty without a ledger or enough runs."""
-    return library.kept(("offers", shot.name, shot.version), lambda: _offers(shot.folder))
+    return library.kept(("offers", shot.name), shot.version, lambda: _offers(shot.folder))
 
 
 def _offers(folder: SweepFolder) -> list[LawOffer]:
@@ -107,7 +107,7 @@ def _fitted(library: Library, shot: Snapshot, key: str, count: str) -> LawFit:
         query = TableQuery(open_ledger(shot.folder.path), roles, where=offer.where)
         return fit_table(query, offer.law, DEFAULT_SETTINGS)
 
-    return library.kept(("law", shot.name, shot.version, key, *roles.items()), fit)
+    return library.kept(("law", shot.name, key, *roles.items()), shot.version, fit)
 
 
 _COUNTS = {"parameters": TOTALS, "flops": LEDGER_FLOPS}
@@ -121,8 +121,7 @@ def offers(library: Library, asked: Mapping[str, str]) -> list[dict[str, str]]:
     shot, count = library.snapshot(asked.get("sweep", "")), asked.get("count", "")
     offered = offers_of(library, shot)
     if not shot.live:
-        makers = [partial(_fitted, library, shot, one.key, count) for one in offered[:MOST_AHEAD]]
-        library.kept(("ahead", shot.name, shot.version, count), lambda: library.make_ahead(makers))
+        library.make_ahead(partial(_fitted, library, shot, one.key, count) for one in offered[:MOST_AHEAD])
     return [{"key": one.key, "words": one.words} for one in offered]
 
 
@@ -177,8 +176,8 @@ def _targets(library: Library, shot: Snapshot, fitted: LawFit, asked: Mapping[st
 
     if not (at := asked.get("at", "").strip()):
         return targets_of_goal(shot.folder.goal_path(), fitted)
-    key = ("target", shot.name, shot.version, asked.get("law", ""), asked.get("count", ""), at)
-    return library.kept(key, lambda: targets_of(fitted, [at], "Target"))
+    key = ("target", shot.name, asked.get("law", ""), asked.get("count", ""), at)
+    return library.kept(key, shot.version, lambda: targets_of(fitted, [at], "Target"))
 
 
 def _row_of(label: str) -> int:
@@ -196,7 +195,7 @@ def tasks_of(library: Library, shot: Snapshot) -> dict[str, pd.DataFrame]:
             return {}
         return {} if points.empty else {str(task): rows.reset_index(drop=True) for task, rows in points.groupby("task")}
 
-    return library.kept(("tasks", shot.name, shot.version), read)
+    return library.kept(("tasks", shot.name), shot.version, read)
 
 
 def prediction_of(
@@ -238,7 +237,7 @@ def _score(
     library: Library, shot: Snapshot, of_loss: Fit, task: str, points: pd.DataFrame, at: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the score of a task at the predicted loss, with a 95% interval over the constants of both laws."""
-    of_score = library.kept(("score", shot.name, shot.version, task), lambda: score_law(points))
+    of_score = library.kept(("score", shot.name, task), shot.version, lambda: score_law(points))
     facts = {"task": task, "metric": str(points["metric"].iloc[0])}
     if isinstance(of_score, str):
         return facts | {"why_not": of_score}

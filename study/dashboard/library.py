@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ Stamp = tuple[Any, ...]
 OnOtherText = Callable[[Sweep, Sequence[RunRecord]], str]
 """Says of a sweep's records how many read another text than lies at its path now; only the half that trains can tell."""
 
-KEPT_VALUES = 64
+KEPT_VALUES = 512
 """The most tables and fits that are kept, those last asked for."""
 
 
@@ -119,8 +118,8 @@ class Library:
         self._folders: dict[Path, SweepFolder] = {}
         self._runs: dict[Path, tuple[Stamp, RunConfig, RunRecord | None]] = {}
         self._curves: dict[Path, tuple[Stamp, dict[str, NDArray[np.float64]]]] = {}
-        self._values: dict[tuple[Any, ...], Future[Any]] = {}
-        self._ahead: deque[Callable[[], object]] = deque()
+        self._values: dict[tuple[Any, ...], tuple[object, Future[Any]]] = {}
+        self._ahead: Iterator[Callable[[], object]] = iter(())
         self._makes_ahead = False
 
     def folders(self) -> dict[str, SweepFolder]:
@@ -171,52 +170,60 @@ class Library:
             self._curves[trained.path] = (stamp,), columns
         return columns
 
-    def kept(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """Return a value that was made before under the same key, which names the versions that it stands on.
+    def kept(self, key: tuple[Any, ...], version: object, make: Callable[[], T]) -> T:
+        """Return the value that was made before under this key, or a new one if the version that it stands on has changed.
 
         Who asks for what another thread is making waits for it.
         """
         with self._lock:
-            known: Future[T] | None = self._values.pop(key, None)
-            value = Future[T]() if known is None else known
-            self._values[key] = value
+            known, new = self._values.pop(key, None), Future[T]()
+            value = new if known is None or known[0] != version else known[1]
+            self._values[key] = version, value
             for old in list(self._values)[:-KEPT_VALUES]:
                 del self._values[old]
-        if known is None:
+        if value is new:
             try:
                 value.set_result(make())
             except BaseException as error:
                 with self._lock:
-                    if self._values.get(key) is value:
+                    if self._values.get(key) == (version, value):
                         del self._values[key]
                 value.set_exception(error)
         return value.result()
 
     def make_ahead(self, makers: Iterable[Callable[[], object]]) -> None:
-        """Make kept values in one background thread before they are asked for; the makers of the last call are those left."""
+        """Make kept values in one background thread before they are asked for.
+
+        The makers of the last call are those left; each is drawn when its turn comes.
+        """
         with self._lock:
-            self._ahead = deque(makers)
+            self._ahead = iter(makers)
             if not self._makes_ahead:
                 self._makes_ahead = True
-                Thread(target=self._make_next, daemon=True).start()
+                Thread(target=self._make_those_ahead, daemon=True).start()
 
-    def _make_next(self) -> None:
+    def _make_those_ahead(self) -> None:
         while True:
             with self._lock:
-                if not self._ahead:
+                ahead = self._ahead
+            with suppress(Exception):  # who asks for it is told
+                for make in ahead:
+                    with suppress(Exception):
+                        make()
+                    if ahead is not self._ahead:
+                        break
+            with self._lock:
+                if ahead is self._ahead:
                     self._makes_ahead = False
                     return
-                make = self._ahead.popleft()
-            with suppress(Exception):  # who asks for it is told
-                make()
 
     def table(self, names: Iterable[str]) -> tuple[pd.DataFrame, dict[str, str]]:
         """Return the ended runs of some sweeps, and what cannot be read (study.report.exploring.runs_in)."""
         from study.report.exploring import runs_in
 
         shots = [self.snapshot(name) for name in names]
-        key = ("table", *((one.name, one.version) for one in shots))
-        return self.kept(key, lambda: runs_in({one.name: one.folder for one in shots}))
+        key, versions = ("table", *(one.name for one in shots)), [one.version for one in shots]
+        return self.kept(key, versions, lambda: runs_in({one.name: one.folder for one in shots}))
 
     @garbage_collection_paused()
     def _snapshot(self, name: str, folder: SweepFolder) -> Snapshot:

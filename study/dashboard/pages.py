@@ -66,7 +66,7 @@ def _version(shots: Iterable[Snapshot]) -> str:
 
 
 def _overview_row(library: Library, shot: Snapshot) -> dict[str, Any]:
-    return library.kept(("overview", shot.name, shot.version), lambda: _counted(shot))
+    return library.kept(("overview", shot.name), shot.version, lambda: _counted(shot))
 
 
 def _counted(shot: Snapshot) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def pulse(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
 def sweep_page(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
     """Return a sweep's question, answer, figures and runs."""
     shot = library.snapshot(asked.get("sweep", ""))
-    return library.kept(("sweep", shot.name, shot.version), lambda: _sweep_page(library, shot))
+    return library.kept(("sweep", shot.name), shot.version, lambda: _sweep_page(library, shot))
 
 
 def _sweep_page(library: Library, shot: Snapshot) -> dict[str, Any]:

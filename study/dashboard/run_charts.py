@@ -104,8 +104,8 @@ def importances(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
     if missing := [package for package in ("optuna", "sklearn") if find_spec(package) is None]:
         return {"importances": {}, "why_not": f"Importances need {' and '.join(missing)}: pip install optuna scikit-learn"}
     values = runs[target].astype(float) * (-1 if _is_score(target) else 1)
-    key = ("importances", evaluator, target, name, library.snapshot(name).version)
-    return {"importances": library.kept(key, lambda: _importances(runs[knobs], values, evaluator)), "runs": len(runs)}
+    key, version = ("importances", evaluator, target, name), library.snapshot(name).version
+    return {"importances": library.kept(key, version, lambda: _importances(runs[knobs], values, evaluator)), "runs": len(runs)}
 
 
 def _is_score(target: str) -> bool:

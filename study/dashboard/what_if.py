@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -16,7 +16,7 @@ from study.counting.latency import LatencyModel, fit_latency, kind_words, read_t
 from study.counting.memory import WeightFormat, inference_memory
 from study.counting.named_models import catalogue, named
 from study.counting.parameters import parameters
-from study.dashboard.law_lines import offers_of, prediction_of, tasks_of
+from study.dashboard.law_lines import MOST_AHEAD, offers_of, prediction_of, tasks_of
 from study.dashboard.library import Library, stamp_of
 from study.shapes.accounts import USUAL_LENGTH, Account, Conditions, account, training_flops
 
@@ -36,11 +36,29 @@ FIELDS = tuple(name for name, field in Architecture.model_fields.items() if not 
 """The fields of an architecture that a user chooses."""
 
 
-def what_if_form(_library: Library, _asked: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of an architecture with their kinds, and the named models to begin from."""
+def what_if_form(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of an architecture with their kinds, and the named models to begin from.
+
+    Meanwhile the laws are fitted that the menus of the page choose from, those of the chosen `sweep` first.
+    """
+    library.make_ahead(_choices(library, asked.get("sweep", "")))
     models = {model.short_name: model.architecture.model_dump(mode="json") for model in catalogue()}
     fields = [_field(name) for name in FIELDS]
     return {"fields": fields, "models": models, "base": BASE, "sequence_length": USUAL_LENGTH}
+
+
+def _choices(library: Library, chosen: str) -> Iterator[Callable[[], object]]:
+    """Predict by every law and for every task of the chosen sweep, then as the other sweeps do when they are chosen."""
+    for name in sorted(library.folders(), key=lambda name: name != chosen):
+        shot = library.snapshot(name)
+        if shot.live:
+            continue
+        yield partial(what_if, library, {"sweep": name})
+        if name == chosen:
+            for offer in offers_of(library, shot)[1:MOST_AHEAD]:
+                yield partial(what_if, library, {"sweep": name, "law": offer.key})
+            for task in [*tasks_of(library, shot)][1:]:
+                yield partial(what_if, library, {"sweep": name, "task": task})
 
 
 def _field(name: str) -> dict[str, Any]:
@@ -198,7 +216,7 @@ def _latency_models(
         threads = sorted(table.loc[table["precision"] == precision, "threads"].unique().tolist())
         return [fit_latency(table, precision, count, setting, kind=kind) for count in threads or (None,)]
 
-    return library.kept(("latency", path, stamp_of(path), kind_words(kind), precision, setting), fitted)
+    return library.kept(("latency", path, kind_words(kind), precision, setting), stamp_of(path), fitted)
 
 
 def _prediction(library: Library, asked: Mapping[str, str], architecture: Architecture, length: int) -> dict[str, Any] | None:

@@ -14,11 +14,11 @@ from tests.browsing import needs_browser
 
 
 def test_the_rows_are_medians_and_the_table_has_its_target_for_the_smaller_sweep_alone() -> None:
-    openings = [Opening(1.0, 0.5, 4.0, 0.1), Opening(2.0, 3.0, 6.0, 0.2), Opening(1.5, 1.5, 5.0, 0.9)]
+    openings = [Opening(1.0, 0.5, 4.0, 0.1, 0.4), Opening(2.0, 3.0, 6.0, 0.2, 0.7), Opening(1.5, 1.5, 5.0, 0.9, 0.6)]
     rows = rows_of(800, openings)
-    assert [row["value"] for row in rows] == [1.5, 1.5, 5.0, 0.2]
-    assert [row["met"] for row in rows] == [None, False, True, True]
-    assert [row["at_most"] for row in rows_of(10_000, openings)] == [None, 1.0, None, 0.5]
+    assert [row["value"] for row in rows] == [1.5, 1.5, 5.0, 0.2, 0.6]
+    assert [row["met"] for row in rows] == [None, False, True, True, False]
+    assert [row["at_most"] for row in rows_of(10_000, openings)] == [None, 1.0, None, 0.5, 0.5]
 
 
 def test_a_sweep_to_open_is_packed_and_has_curves(tmp_path: Path) -> None:
@@ -45,5 +45,5 @@ def test_a_browser_shows_every_run_and_answers_a_click(monkeypatch: pytest.Monke
     monkeypatch.setattr(dashboard_opening, "OPENINGS", 1)
     rows: list[Row] = []
     measure_dashboard(rows.append)
-    assert [row["error"] for row in rows] == [None] * 4
+    assert [row["error"] for row in rows] == [None] * 5
     assert all(row["value"] > 0 for row in rows)

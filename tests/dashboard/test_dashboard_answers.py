@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -316,28 +316,61 @@ def test_a_law_leads_to_the_target_that_is_asked_for_else_to_that_of_the_goal(si
         file.unlink()
 
 
+def keys_made(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """The keys of what libraries of a folder make from now on."""
+    kept, keys = Library.kept, list[tuple[Any, ...]]()
+
+    def noted(library: Library, key: tuple[Any, ...], version: object, make: Callable[[], object]) -> object:
+        def made() -> object:
+            if library.root == root:
+                keys.append(key)
+            return make()
+
+        return kept(library, key, version, made)
+
+    monkeypatch.setattr(Library, "kept", noted)
+    return keys
+
+
+def laws_in(keys: Iterable[tuple[Any, ...]]) -> list[str]:
+    """The laws among the keys of what was made."""
+    return [key[2] for key in keys if key[0] == "law"]
+
+
 def test_offered_laws_are_fitted_before_one_is_chosen(sizes: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the count that is shown, each once, though a page that is drawn again asks anew; not while runs are trained."""
     library, asked = Library(sizes.root), {"sweep": "sizes", "count": "parameters_encoder"}
-    kept, fitted = library.kept, list[str]()
-
-    def noted(key: tuple[Any, ...], make: Callable[[], object]) -> object:
-        def made() -> object:
-            fitted.extend(key[3:4] if key[0] == "law" else ())
-            return make()
-
-        return kept(key, made)
-
-    monkeypatch.setattr(library, "kept", noted)
+    made = keys_made(sizes.root, monkeypatch)
     with sweep_lock(sizes.snapshot("sizes").folder.launching):
         live = [one["key"] for one in offers(library, asked)]
-    assert fitted == []
+    assert laws_in(made) == []
     menu = [one["key"] for one in offers(library, asked)]
     assert menu == live == [one["key"] for one in offers(library, asked)]
     for law in reversed(menu[:2]):
         law_lines(library, asked | {"law": law})
-    until(lambda: len(fitted) >= MOST_AHEAD)
-    assert sorted(fitted) == sorted(menu[:MOST_AHEAD])
+    until(lambda: len(laws_in(made)) >= MOST_AHEAD)
+    assert sorted(laws_in(made)) == sorted(menu[:MOST_AHEAD])
+
+
+def test_the_laws_that_what_if_offers_are_fitted_before_a_sweep_is_chosen(
+    sizes: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first law of every sweep, then all that the menu of the chosen one has; none while runs are trained."""
+    library, made = Library(sizes.root), keys_made(sizes.root, monkeypatch)
+    ahead: list[Callable[[], object]] = []
+    monkeypatch.setattr(library, "make_ahead", ahead.extend)
+    with sweep_lock(sizes.snapshot("sizes").folder.launching):
+        what_if_form(library, {})
+    assert ahead == []
+    what_if_form(library, {})
+    for make in ahead:
+        make()
+    menu = [*what_if(library, {"sweep": "sizes"})["prediction"]["laws"]]
+    assert laws_in(made) == menu[:1]
+    what_if_form(library, {"sweep": "sizes"})
+    for make in ahead:
+        make()
+    assert laws_in(made) == menu[:MOST_AHEAD]
 
 
 def test_values_are_made_ahead_one_at_a_time_and_those_of_the_last_call(tmp_path: Path) -> None:
@@ -369,13 +402,14 @@ def test_what_two_ask_for_at_once_is_made_once_and_a_failure_is_not_kept(tmp_pat
 
     def ask(_: int) -> int:
         together.wait()
-        return library.kept(("key",), make)
+        return library.kept(("key",), 1, make)
 
     with ThreadPoolExecutor(2) as pool:
         assert [*pool.map(ask, range(2))] == [1, 1]
     with pytest.raises(ZeroDivisionError):
-        library.kept(("other",), lambda: 1 // 0)
-    assert library.kept(("other",), lambda: 2) == 2
+        library.kept(("other",), 1, lambda: 1 // 0)
+    assert library.kept(("other",), 1, lambda: 2) == library.kept(("other",), 1, lambda: 3) == 2
+    assert library.kept(("other",), 2, lambda: 4) == 4, "of a new version, in place of the old one"
 
 
 def test_runs_of_one_size_and_budget_are_offered_no_law(tmp_path: Path) -> None:
@@ -424,8 +458,8 @@ def test_what_if_counts_exactly_what_study_params_counts(model: str, tmp_path: P
         )
 
 
-def test_the_form_has_a_control_for_every_field_of_the_architecture() -> None:
-    form = what_if_form(Library(Path()), {})
+def test_the_form_has_a_control_for_every_field_of_the_architecture(tmp_path: Path) -> None:
+    form = what_if_form(Library(tmp_path), {})
     kinds = {field["name"]: field["kind"] for field in form["fields"]}
     assert set(kinds) == set(form["models"]["bert-base"])
     assert {kinds[name] for name in ("norm", "tied_decoder", "embedding_norm", "depth", "embedding_width")} == {

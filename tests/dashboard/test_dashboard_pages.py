@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
+import uvicorn
 
 from study.counting.named_models import named
 from study.counting.parameters import parameters
+from study.dashboard.serving import application
 from study.store.ownership import work_lock
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import ChosenRun, GoalLook, GoalPath, SweepFolder
 from tests.browsing import WORDS, browser, harmful, needs_browser, served
-from tests.dashboard.test_dashboard_answers import MALICE
+from tests.dashboard.test_dashboard_answers import MALICE, keys_made, laws_in
 from tests.synthetic import SWEEP, add_run, depth_or_width, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_scores
 from tests.waiting import until
@@ -344,6 +349,36 @@ def test_what_if_counts_exactly_whatever_moves_the_controls(shown: Shown) -> Non
     shown.wait(lambda: "accuracy on sst2 (95% interval of both laws" in shown.words)
     assert shown.asked["task"] == "sst2"
     assert "--" not in shown.words
+
+
+def test_the_first_law_of_every_sweep_is_fitted_before_one_is_chosen_under_what_if(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = shown.live.path.parents[2]
+    made = keys_made(results, monkeypatch)
+    with served_here(results) as address:
+        shown.page.get(f"{address}&page=what-if")
+        shown.wait()
+        until(lambda: any(key[0] == "score" for key in made))
+        first, *_ = laws_in(made)
+        shown.choose("sweep", "made_up")
+        shown.wait(lambda: "95% interval of the law" in shown.words)
+        assert shown.find("#law").get_attribute("value") == first
+        assert laws_in(made).count(first) == 1, "the choice waits for no fit"
+
+
+@contextmanager
+def served_here(results: Path) -> Iterator[str]:
+    """Where this process serves the dashboard of some results, with its token."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(application(results, "secret"), log_level="critical"))
+        serving = Thread(target=server.run, kwargs={"sockets": [listening]})
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/?access_token=secret"
+        finally:
+            server.should_exit = True
+            serving.join()
 
 
 SCORE = "[aria-labelledby=predicted-title] .fact:nth-child(2) b"

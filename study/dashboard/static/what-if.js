@@ -10,7 +10,7 @@ const SELDOM = ["trigram_embedding", "bottleneck_width", "ffn_stack", "convoluti
 const label = name => LABELS[name] ?? name.replaceAll("_", " ");
 
 export async function whatIfPage() {
-  const [form, whole] = await Promise.all([ask("form"), ask("overview")]);
+  const [form, whole] = await Promise.all([ask("form", { sweep: value("sweep") }), ask("overview")]);
   const model = value("model", form.base) in form.models ? value("model", form.base) : form.base;
   const base = form.models[model];
   const now = name => value(name, base[name] === null ? "none" : String(base[name]));
