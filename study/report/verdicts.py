@@ -14,7 +14,7 @@ from scipy.stats import norm
 from study.base.grouping import grouped
 from study.base.quantities import EQUAL_WITHIN, budget_words, plural, plus_minus, span
 from study.base.statistics import CONFIDENCE
-from study.base.text import at_budget, joined, printable, shape_and_variant
+from study.base.text import at_budget, joined, printable
 from study.config.sweep import GoalSweep
 from study.evidence.cells import CellResult, by_budget, run_ids_in, shorten_run_ids
 from study.evidence.comparisons import Average, Comparison, Pair
@@ -233,10 +233,17 @@ def _on_tokens(evidence: Evidence) -> Verdict:
         sure, figures = "The law's fit converged.", ("law_fit", "loss_against_flops")
     else:
         clauses = [*([] if evidence.sweep.varied else _foretold(law)), _token_gain(evidence)]
+        clauses += _size_gain(evidence) if asks_about(evidence, "size", *_SIZES) else []
         sure, figures = "No law's constants are determined; tests at 5%, adjusted by Holm.", ("loss_against_flops", "law_fit")
-    also = tuple(_sentence(evidence, [clause]) for clause in _asked_and_others(evidence)[0])
+    asked, _ = _asked_and_others(evidence, len(clauses) if evidence.sweep.varied else 0)
+    also = () if evidence.sweep.varied else tuple(_sentence(evidence, [clause]) for clause in asked)
+    clauses += asked if evidence.sweep.varied else []
     certainty = f"{sure} {_measured_over([gain.difference for gain in evidence.token_gains])}"
     return Verdict(_sentence(evidence, clauses), certainty, _larger_sweep(evidence, "longer budgets"), figures, also=also)
+
+
+_SIZES = ("depth", "width", "ffn")
+"""The sizes of whose steps a question may ask."""
 
 
 def _foretold(law: LawFit | None) -> list[str]:
@@ -254,28 +261,43 @@ def _token_gain(evidence: Evidence) -> str:
     untested = all(gain.status == "no_seed_replicates" for gain in last)
     lower = [gain for gain in last if gain.difference.estimate_nats < 0]
     lowering = lower if untested else [gain for gain in lower if gain.status == "decided"]
-    ordered = sorted(lowering or last, key=lambda gain: gain.difference.estimate_nats)
-    median = ordered[len(ordered) // 2]
-    steps = {(gain.shorter, gain.longer) for gain in last}
-    where = f"from {median.shorter} to {median.longer}" if len(steps) == 1 else "at the last step to a larger budget"
+    steps = {f"from {gain.shorter} to {gain.longer}" for gain in last}
+    where = steps.pop() if len(steps) == 1 else "at the last step to a larger budget"
     falls = "falls" if untested else "falls significantly"
     counts = f"{where} the loss {falls} in {len(lowering)} of {plural(len(last), 'encoder')}"
-    who = shape_and_variant(median.shape, median.setting)
     unsure = " (no interval, as single seeds test nothing)" if untested else ""
-    return f"{counts}, by {median.difference.size_text}{unsure} in the median, {who}"
+    return f"{counts}, by {_median(lowering or last).size_text}{unsure} in the median encoder"
+
+
+def _size_gain(evidence: Evidence) -> list[str]:
+    """In how many steps to a larger size, of those that the question names if any, the loss falls, and the median gain."""
+    named = [size for size in _SIZES if asks_about(evidence, size)] or _SIZES
+    steps = [gain for gain in evidence.gains if gain.axis in named and gain.status != "reads_no_order"]
+    if not steps:
+        return []
+    untested = all(gain.status == "no_seed_replicates" for gain in steps)
+    lower = [gain for gain in steps if gain.difference.estimate_nats < 0]
+    lowering = lower if untested else [gain for gain in lower if gain.status == "decided"]
+    larger = joined([_MORE.get(size, f"more {size}") for size in dict.fromkeys(gain.axis for gain in steps)], "or")
+    counts = f"with {larger} in {len(lowering)} of {plural(len(steps), 'step')}"
+    return [f"{counts}, by {_median(lowering or steps).size_text}"]
+
+
+def _median(among: Sequence[TestedDifference]) -> Difference:
+    return sorted((one.difference for one in among), key=lambda one: one.estimate_nats)[len(among) // 2]
 
 
 def _on_rates(evidence: Evidence) -> Verdict:
     """How far the best learning rate moves over shapes, the variant in which it moves least first."""
     transfers = sorted(evidence.rate_transfers, key=lambda transfer: transfer.factor)
-    first, *others = map(_moves, transfers)
-    shapes = list(transfers[0].rates)
-    over = f"over {plural(len(shapes), 'shape')} ({listed(shapes)})"
-    clauses = [f"{over}, the best learning rate moves {joined([f'{first} (no interval)', *others])}"]
+    smallest, *_, largest = transfers[0].rates
+    over = f"over {plural(len(transfers[0].rates), 'shape')} from {smallest} to {largest}"
+    clauses = [f"{over}, the best learning rate moves {joined([_moves(transfer) for transfer in transfers])}"]
     tried = [len(cell.rates.tried) for cell in evidence.cells if len(cell.rates.tried) > 1]
     seeds = plural(max(cell.rates.seeds for cell in evidence.cells), "seed")
     certainty = (
         f"Best rates are vertices of parabolas through the best of {min(tried)} rates or more and its neighbours, at {seeds}."
+        f"{_rate_scatter(transfers)}"
     )
     change = f"more seeds, rates closer together; {_larger_sweep(evidence)}"
     return Verdict(_sentence(evidence, clauses), certainty, change, ("learning_rate", "loss_against_parameters"))
@@ -286,7 +308,18 @@ def _moves(transfer: RateTransfer) -> str:
     lowest, highest = min(transfer.rates.values()), max(transfer.rates.values())
     bound = "at least " if transfer.unbracketed else ""
     where = f" under {transfer.setting}" if transfer.setting else ""
-    return f"by a factor of {bound}{transfer.factor:.2g}{where}, from {lowest:.2g} to {highest:.2g}"
+    low, high = transfer.interval or (None, None)
+    interval = "no interval" if low is None else f"95% interval {low:.2g} to {high:.2g}"
+    return f"by a factor of {bound}{transfer.factor:.2g} ({interval}){where}, from {lowest:.2g} to {highest:.2g}"
+
+
+def _rate_scatter(transfers: Sequence[RateTransfer]) -> str:
+    """Return what the intervals of moving rates rest on."""
+    if (scatter := transfers[0].scatter) is None:
+        return " No cell tried four rates that learned, so that the scatter of losses over rates is unknown."
+    freedom = plural(scatter.freedom, "degree")
+    over = f"losses scatter by {scatter.deviation_nats:.2g} nats ({freedom} of freedom) about parabolas through four rates"
+    return f" Intervals are Tukey and Kramer's for all shapes that have a vertex: {over}."
 
 
 def _on_pairs(evidence: Evidence) -> Verdict:
@@ -301,7 +334,7 @@ def _over_pairs(
 ) -> Verdict:
     first = ["paired_differences", "loss_by_depth"]
     figures = (*(first if len(compared) <= MOST_PAIRS else first[::-1]), "loss_by_shape", "loss_against_parameters")
-    sentence = _sentence(evidence, [_enumerated(clauses)] if len(clauses) > MOST_KINDS else clauses)
+    sentence = _sentence(evidence, clauses)
     also = tuple(_sentence(evidence, [clause]) for clause in others)
     if not compared:
         certainty = "Losses of encoders that read no word order say nothing of their blocks, so nothing is tested."
@@ -309,20 +342,18 @@ def _over_pairs(
     return Verdict(sentence, _certainty(compared), _change(evidence, compared), figures, also=also)
 
 
-def _enumerated(clauses: Sequence[str]) -> str:
-    """Many clauses as one that says once at equal what; over how many conditions each is a mean stands among the findings."""
-    first, *others = (re.sub(r"( on average) over \d+ conditions", r"\1", clause) for clause in clauses)
-    held_equal = first[: first.find(", ") + 2] if first.startswith("at equal ") else ""
-    if held_equal:
-        others = [re.sub(rf"^{held_equal}the loss with (.+?) is (?=\d)", r"with \1 ", clause) for clause in others]
-        others = [clause.replace(" on average", "") for clause in others]
-    return f"{', '.join([first, *others[:-1]])}, and {others[-1]}"
+Place = Literal["alone", "first", "further"]
+"""Where a clause stands in its sentence: `first` among many, or `further` behind one of the same quantity held equal.
+
+Among many, the number of conditions is left to the findings; a further clause leaves out what the first says.
+"""
 
 
-def _asked_and_others(evidence: Evidence) -> tuple[list[str], list[str]]:
+def _asked_and_others(evidence: Evidence, before: int = 0) -> tuple[list[str], list[str]]:
     """Return a clause for each knob, or for shapes, and equal quantity: those that the question asks about, and as many others.
 
     A question asks about the knobs that it names, else about the first, and about further equal quantities that it names.
+    `before`: how many clauses precede them in their sentence.
     """
     question = evidence.sweep.question.lower()
     kinds = list(pair_kinds(evidence).values())
@@ -336,7 +367,12 @@ def _asked_and_others(evidence: Evidence) -> tuple[list[str], list[str]]:
     named = [among for among in groups if any(among is main or _also_named(among, main, question) for main in mains)]
     named.sort(key=lambda among: question.find(f"equal {_last(among)}"))
     others = [among for among in groups if among not in named]
-    return [_pairs(evidence, among) for among in named], [_pairs(evidence, among) for among in others[:MOST_KINDS]]
+    first, *further = named
+    places: list[Place] = ["first", *("further" if among[0].equal == first[0].equal else "first" for among in further)]
+    if before + len(named) <= MOST_KINDS:
+        places = ["alone"] * len(named)
+    asked = [_pairs(evidence, among, place) for among, place in zip(named, places, strict=True)]
+    return asked, [_pairs(evidence, among) for among in others[:MOST_KINDS]]
 
 
 def _also_named(further: Sequence[Pair], main: Sequence[Pair], question: str) -> bool:
@@ -360,7 +396,7 @@ def _confirms(evidence: Evidence, first: Sequence[Comparison], further: Sequence
     return decided and sides[0] is not None and sides[0] == sides[1]
 
 
-def _pairs(evidence: Evidence, pairs: Sequence[Comparison]) -> str:
+def _pairs(evidence: Evidence, pairs: Sequence[Comparison], place: Place = "alone") -> str:
     """Return the result of pairs of shapes, or of variants in one knob: by their averages over conditions if any."""
     compared = [pair for pair in pairs if pair.status != "reads_no_order"]
     if not compared:
@@ -376,11 +412,13 @@ def _pairs(evidence: Evidence, pairs: Sequence[Comparison]) -> str:
         largest = max(group, key=lambda pair: abs(pair.difference.estimate_nats))
         why = why_unknown(compared) or f"no difference in {n} is significant"
         minus = f"{_side(largest, largest.first)} minus {_side(largest, largest.second, 'that')}"
-        return f"{equal}, {why}: the largest, {minus}, is {largest.difference.to_text()}{_where(largest)}"
+        return f"{equal}, {why}: the largest, {minus}, is {largest.difference.to_text()}{_where(largest, place)}"
     winner = what_lowers(compared) if of_shapes else None
     tally = None if winner else _tally(compared)
-    lead = f"{winner[0].lower()}{winner[1:]} more {equal}:" if winner else f"{equal}, {tally}:" if tally else f"{equal},"
-    return f"{lead} {_best_of(group)}{', a significant difference' if len(compared) == 1 else ''}"
+    lead = f"{winner[0].lower()}{winner[1:]} more {equal}: " if winner else f"{equal}, {tally}: " if tally else f"{equal}, "
+    if place == "further" and not of_shapes and not tally:
+        lead = ""
+    return f"{lead}{_best_of(group, place)}{', a significant difference' if len(compared) == 1 else ''}"
 
 
 def _connected(evidence: Evidence, pairs: Sequence[Comparison]) -> Sequence[Pair]:
@@ -414,7 +452,7 @@ def _tally(pairs: Sequence[Comparison]) -> str | None:
     return f"{more} lowers the loss significantly in {counts[often]} of {pair_count} and {less} in {counts[seldom] or 'none'}"
 
 
-def _best_of(group: Sequence[Pair]) -> str:
+def _best_of(group: Sequence[Pair], place: Place = "alone") -> str:
     """Return the side below all others, with its nearest and farthest.
 
     Else, or if only others differ significantly, the largest.
@@ -426,7 +464,9 @@ def _best_of(group: Sequence[Pair]) -> str:
     beside.sort(key=lambda pair: abs(pair.difference.estimate_nats))
     decided = [pair for pair in beside if pair.status == "decided"]
     farthest = (decided or beside)[-1]
-    words = f"{_side(farthest, farthest.lower)} is {_below(farthest)}{_where(farthest)}{_unsure(farthest)}"
+    is_short = place == "further" and not farthest.of_shapes
+    best = f"with {farthest.lower}" if is_short else f"{_side(farthest, farthest.lower)} is"
+    words = f"{best} {_below(farthest)}{_where(farthest, place)}{_unsure(farthest)}"
     if lowest is None:
         return words
     if near := [_higher(pair) for pair in beside if pair.status != "decided" and pair is not farthest]:
@@ -457,10 +497,10 @@ def _higher(pair: Pair) -> str:
     return pair.second if pair.first_is_lower else pair.first
 
 
-def _where(pair: Pair) -> str:
+def _where(pair: Pair, place: Place) -> str:
     """Return the scope of a difference: an average over conditions, or one family."""
     if isinstance(pair, Average):
-        return f" on average over {len(pair.places)} conditions"
+        return {"alone": f" on average over {len(pair.places)} conditions", "first": " on average", "further": ""}[place]
     return f" ({re.sub(r' [(][^()]*[)]', '', pair.family)})" if isinstance(pair, Comparison) else ""
 
 
@@ -685,7 +725,8 @@ def _tasks(names: Sequence[str], of: int) -> str:
 
 def _sentence(evidence: Evidence, clauses: Sequence[str]) -> str:
     """Clauses as one sentence that explains its intervals once and has knobs in plain words."""
-    text, interval, rest = ", and ".join(clauses).partition("95% interval ")
+    whole = ", and ".join(clauses if len(clauses) <= MOST_KINDS else [", ".join(clauses[:-1]), clauses[-1]])
+    text, interval, rest = whole.partition("95% interval ")
     text = text + interval + rest.replace("95% interval ", "")
     text = short_ids(evidence, in_plain_words(text, [cell.settings for cell in evidence.cells]))
     return printable(f"{text[0].upper()}{text[1:]}.")

@@ -134,7 +134,7 @@ def test_a_question_about_tokens_is_answered_with_tokens(tmp_path: Path) -> None
     file.write_text(file.read_text().replace(SWEEP["question"], "How does the loss fall with the tokens?"))
     sentence = verdict_of(evidence_of(folder)).sentence
     assert sentence.startswith("From 1M tokens to 4M tokens the loss falls significantly in 2 of 2 encoders, by ")
-    assert " in the median, L1-H" in sentence
+    assert sentence.endswith(" in the median encoder.")
 
 
 def test_single_seeds_lower_the_loss_but_test_nothing(tmp_path: Path) -> None:
@@ -146,7 +146,32 @@ def test_single_seeds_lower_the_loss_but_test_nothing(tmp_path: Path) -> None:
     folder.write_ledger()
     sentence = verdict_of(evidence_of(folder)).sentence
     assert sentence.startswith("From 1M tokens to 4M tokens the loss falls in 2 of 2 encoders, by ")
-    assert " nats (no interval, as single seeds test nothing) in the median, L1-H" in sentence
+    assert sentence.endswith(" nats (no interval, as single seeds test nothing) in the median encoder.")
+
+
+def test_a_question_about_size_tokens_and_a_knob_is_answered_in_each(tmp_path: Path) -> None:
+    """The knob by its values, although the question names none of them; shapes only if it asks for sizes."""
+    file = {"tune": {}, "seeds": 3, "vary": {"architecture.norm": ["post", "pre"]}}
+    question = "How does the loss fall with {} the tokens, before and after the norm?"
+    law = Losses(
+        nats=lambda config: (
+            5 - 2e-3 * config.architecture.width - 5e-8 * config.tokens - 0.2 * (config.architecture.norm == "pre")
+        )
+    )
+    for name, asked in (("s", "the width and"), ("t", "")):
+        folder = sweep_folder(tmp_path / name, SWEEP | file | {"question": question.format(asked)})
+        for width, tokens, norm, seed in product((64, 128), (1e6, 4e6), ("post", "pre"), range(3)):
+            add_run(folder, in_setting(run_config(1, width, seed=seed, tokens=tokens), norm=norm), law)
+        folder.write_ledger()
+        sentence = verdict_of(evidence_of(folder, include_unbracketed=True)).sentence
+        of_width = r"with more width in 4 of 4 steps, by 0\.1\d\d nats \(.*\), " if asked else ""
+        assert re.fullmatch(
+            r"From 1M tokens to 4M tokens the loss falls significantly in 4 of 4 encoders, by 0\.1\d\d nats "
+            rf"\(95% interval .*\) in the median encoder, {of_width}and at equal shape, the loss with pre-norm is "
+            r"0\.2\d\d nats \(.*\) below that with post-norm on average( over 4 conditions)?\.",
+            sentence,
+        ), sentence
+        assert len(sentence.split()) <= 65
 
 
 def test_a_question_about_the_learning_rate_is_answered_with_how_far_it_moves(tmp_path: Path) -> None:
@@ -162,9 +187,10 @@ def test_a_question_about_the_learning_rate_is_answered_with_how_far_it_moves(tm
     assert stays.factor == pytest.approx(1, abs=0.1)
     assert moves_on.factor == pytest.approx(16, rel=0.1)
     sentence = verdict_of(evidence).sentence
-    assert sentence.startswith("Over 3 shapes (L1-H32")
-    assert re.search(r"by a factor of 1(\.\d)? under schedule linear, from [\d.e-]+ to [\d.e-]+ \(no interval\)", sentence)
-    assert re.search(r"and by a factor of 1[67] under schedule wsd", sentence)
+    assert re.match(r"Over 3 shapes from L1-H32\S* to L1-H128\S*, the best learning rate moves", sentence)
+    interval = r"\(95% interval 1 to 1(\.\d+)?\)"
+    assert re.search(rf"by a factor of 1(\.\d)? {interval} under schedule linear, from [\d.e-]+ to [\d.e-]+ ", sentence)
+    assert re.search(r"and by a factor of 1[67] \(1[56](\.\d)? to 1[678](\.\d)?\) under schedule wsd", sentence)
 
 
 def test_each_knob_that_the_question_names_has_a_clause_and_seeds_are_said_once(tmp_path: Path) -> None:
@@ -352,16 +378,16 @@ ANSWERED = {
     "preset_parts": r"distance bias learned is 0\.522 nats .*with Muon 0\.299 .*30% masks 0\.288 .*rotary positions 0\.461",
     "projection_start": r"a projection that starts at unit scale is 0\.121 nats .*below that with BERT's initialisation",
     "query_key_norm": r"no difference in 6 pairs is significant: .* query key norm .* is -0\.0085 nats",
-    "rate_transfer": r"by a factor of 1\.9 under CompleteP, .* and by a factor of 6\.2 under the standard parametrization",
-    "rate_transfer_muon": r"by a factor of 1\.1 under CompleteP, .* and by a factor of 2\.5 under the standard parametrization",
+    "rate_transfer": r"of 1\.9 \(95% interval 1 to 6\.9\) under CompleteP, .* of 6\.2 \(4\.3 to 11\) under the standard",
+    "rate_transfer_muon": r"of 1\.1 \(95% interval 1 to 2\.2\) under CompleteP, .* of 2\.5 \(1\.5 to 5\.9\) under the standard",
     "repeated_text": r"2 passes .* no significant loss .* 8 passes cost 0\.107 nats .*L2-H48.* and 0\.209 nats .* for L2-H96",
     "shared_layers": r"shared layers is 0\.153 nats .*with unshared .*at equal shape, .*with unshared layers is 0\.077 nats",
-    "size_and_tokens": r"From 3\.6M tokens to 7\.2M tokens .* in 6 of 8 encoders, by 0\.274 nats",
+    "size_and_tokens": r"in 6 of 8 encoders, by 0\.274 nats .* more width .* by 0\.286 nats .* rotary positions is 0\.850 nats",
     "static_masks": r"new masks at every visit is 1\.118 nats .*masks written once .*and 0\.175 nats .*masks written 10 times",
     "suite": r"more width lowers .* in 23 of 55 pairs and more depth in none: L4-H64-A2-F256 is 0\.282 nats",
     "tokenizers": r"the loss with Unigram is 0\.303 bits per byte .*below that with byte-level BPE",
     "vocabulary": r"the loss with 4,096 pieces is 1\.002 bits per byte .*below that with 512 pieces",
-    "width_and_tokens": r"From 400k tokens to 800k tokens .* in 5 of 5 encoders, by 0\.368 nats",
+    "width_and_tokens": r"in 5 of 5 encoders, by 0\.368 nats .* and with more width in 8 of 16 steps, by 0\.078 nats",
 }
 """What the verdict of each committed sweep says: who wins, and by how much."""
 
