@@ -610,14 +610,14 @@ def test_a_text_that_is_too_short_for_its_validation_set(command: str, here: Pat
     Path("x.yaml").write_text(GOOD.replace("text.txt", "short.txt"))
     told = one(refusal.of(command, "x.yaml", "data.validation_sequences=1024"))
     assert told.startswith("data.validation_sequences: 1,024 of length 16 are requested, but 'short.txt' holds 30 dis")
-    assert "; set it lower, or give more text (4% of the documents validate" in told
+    assert "; set it lower, give more text, or raise data.documents if it is set (4% of the documents validate" in told
 
 
 def test_more_unique_tokens_than_the_text_has(here: Path, refusal: Refusal) -> None:
     Path("x.yaml").write_text(GOOD)
     told = one(refusal.of("launch", "x.yaml", "base.recipe.unique_tokens=1e6"))
     assert told.startswith("recipe.unique_tokens: is 1M, but the text has ")
-    assert told.endswith("k tokens to train on; lower it, leave it out, or give more text")
+    assert told.endswith("k tokens to train on; lower it, leave it out, give more text, or raise data.documents if it is set")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,10 @@ Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 _DOCSTRINGS = "docstrings"
-MORE_TEXT = "give more text (4% of the documents validate; in a .txt an empty line ends a document)"
+MORE_TEXT = "give more text, or raise data.documents if it is set"
+"""The remedy for too little text."""
+
+MORE_DOCUMENTS = f"{MORE_TEXT} (4% of the documents validate; in a .txt an empty line ends a document)"
 """The remedy for a split with too few documents."""
 
 _VALIDATION_PERCENT = 4
@@ -113,9 +116,9 @@ def _check_splits(data: DataConfig) -> None:
     textless = f" and {plural(tally.empty, 'row')} without text" if tally.empty else ""
     holds = f"{data.corpus!r} holds {plural(tally.documents, 'distinct document')}{textless}"
     if none := [name for name in ("train", "validation") if not most_tokens[name]]:
-        raise InputError.at("data.corpus", f"{holds}, none of them in the {none[0]} split; {MORE_TEXT}")
+        raise InputError.at("data.corpus", f"{holds}, none of them in the {none[0]} split; {MORE_DOCUMENTS}")
     few = f"{sequences:,} of length {length} are requested, but {holds}, and its validation split has at most"
-    message = f"{few} {plural(most_tokens['validation'], 'token')}; set it lower, or {MORE_TEXT}"
+    message = f"{few} {plural(most_tokens['validation'], 'token')}; set it lower, {MORE_DOCUMENTS}"
     raise InputError.at("data.validation_sequences", message)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from study.base.errors import InputError
 from study.config.recipe import Objective
-from study.data.corpora import MORE_TEXT, Split
+from study.data.corpora import MORE_DOCUMENTS, Split
 from study.data.masking import GOLDEN, mixed
 from study.data.prepared import PreparedData
 from study.data.tokenizing import SpecialTokens, sentence_ends
@@ -75,7 +75,7 @@ class PackedPairs:
         kinds = kinds_of(sentence_ends(prepared.tokenizer()), prepared.special, prepared.vocabulary)
         pairs = cls(prepared.stream(split), prepared.sequence_length, prepared.special, kinds, objective, seed)
         if len(pairs) < 2:
-            raise InputError.at("data.corpus", f"its {split} split holds fewer than two pairs of segments; {MORE_TEXT}")
+            raise InputError.at("data.corpus", f"its {split} split holds fewer than two pairs of segments; {MORE_DOCUMENTS}")
         return pairs
 
     @property

@@ -21,6 +21,7 @@ from study.base.schema import Strict
 from study.config.run_config import MOST_STRIPPED, DataConfig, Texts, TokenizerConfig, fingerprint_of
 from study.data.cache import cache_root, check_cache, facts_of, open_entry, sha256_of
 from study.data.corpora import (
+    MORE_DOCUMENTS,
     MORE_TEXT,
     Split,
     Tally,
@@ -140,7 +141,7 @@ class PreparedData:
         most = int(unique_tokens * (self.sequence_length - 1) / self.sequence_length)
         if most > whole.train_tokens:
             has = f"is {count_text(unique_tokens)}, but the text has {count_text(whole.unique_tokens)} tokens to train on"
-            raise InputError.at("recipe.unique_tokens", f"{has}; lower it, leave it out, or give more text")
+            raise InputError.at("recipe.unique_tokens", f"{has}; lower it, leave it out, {MORE_TEXT}")
         return replace(self, most_train_tokens=most)
 
     def fingerprint_at(self, sequence_length: int) -> str:
@@ -404,9 +405,9 @@ def _check_sizes(prepared: PreparedData, data: DataConfig) -> None:
     dropped = f"{facts.empty_documents:,} empty and {facts.duplicate_documents:,} repeated ones{paragraphs} left out"
     holds = f"the corpus of {facts.documents:,} documents ({dropped}) and {sum(facts.tokens.values()):,} tokens holds"
     if train == 0:
-        place, message = "data.sequence_length", f"{holds} no training sequence of {length}; give more text or a lower value"
+        place, message = "data.sequence_length", f"{holds} no training sequence of {length}; lower it, {MORE_TEXT}"
     elif validation < prepared.validation_sequences:
-        remedy = f"set it to at most {validation:,}" if validation else MORE_TEXT
+        remedy = f"set it to at most {validation:,}" if validation else MORE_DOCUMENTS
         place = "data.validation_sequences"
         message = f"{prepared.validation_sequences:,} are requested, but {holds} {validation:,} of length {length}; {remedy}"
     else:

@@ -14,6 +14,7 @@ from tokenizers.trainers import BpeTrainer, UnigramTrainer, WordPieceTrainer
 
 from study.base.errors import InputError
 from study.config.run_config import FEWEST_PIECES, TokenizerConfig
+from study.data.corpora import MORE_TEXT
 from study.data.tokenizing import CONTINUING, SPECIAL_PIECES, as_bert_reads, first_characters, wrapped
 
 _VOCABULARY = "data.tokenizer.vocabulary"
@@ -37,7 +38,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     """
     sample = list(first_characters(texts, TRAINING_CHARACTERS))
     if not any(sample):
-        raise InputError.at("data.corpus", "its train split holds no text to learn a vocabulary from; give more text")
+        raise InputError.at("data.corpus", f"its train split holds no text to learn a vocabulary from; {MORE_TEXT}")
     match config.kind:
         case "byte_bpe":
             model = _of_bytes(sample, config)
@@ -48,7 +49,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     if (count := len(model["vocab"])) > config.vocabulary:
         raise _too_few(config, count)
     if count < config.vocabulary:
-        remedy = "lower it, or give more text" if count >= FEWEST_PIECES else "give more text"
+        remedy = f"lower it, {MORE_TEXT}" if count >= FEWEST_PIECES else MORE_TEXT
         yielded = f"this corpus yields only {count:,}; {remedy}"
         raise InputError.at(_VOCABULARY, f"{config.vocabulary:,} pieces are requested, but {yielded}")
     return wrapped(untrained(config, model))

@@ -142,7 +142,7 @@ def test_merges_by_frequency_and_by_likelihood_begin_elsewhere() -> None:
 def test_a_vocabulary_out_of_reach_says_how_far_it_got() -> None:
     with pytest.raises(
         InputError,
-        match=r"data.tokenizer.vocabulary: 8,192 pieces are requested, but this corpus yields only \d+; give more text$",
+        match=r"8,192 pieces are requested, but this corpus yields only \d+; give more text, or raise data.documents",
     ):
         train_tokenizer(["some words and some words"], 8192)
     with pytest.raises(InputError, match="holds no text"):
@@ -164,7 +164,7 @@ def test_a_text_whose_characters_are_words_fills_a_vocabulary_with_them(vocabula
     assert sum(character in tokenizer.get_vocab() for character in characters) > vocabulary // 3
     with pytest.raises(InputError, match="512 pieces are requested, but this corpus yields only 2") as caught:
         train_tokenizer(texts, 512)
-    yielded = re.search(r"yields only (\d+); lower it, or give more text$", str(caught.value))
+    yielded = re.search(r"yields only (\d+); lower it, give more text, or raise data.documents", str(caught.value))
     assert yielded
     assert len(train_tokenizer(texts, int(yielded[1])).get_vocab()) == int(yielded[1])
 
