@@ -298,7 +298,7 @@ def as_line(row: Mapping[str, Any]) -> str:
 def write(part: str, rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
     """Write one of the parts `designs`, `coverage` and `replay` into design.json and return the path of design.md.
 
-    Raises InputError if design.json cannot be read.
+    Raises InputError if design.json cannot be read or is an older version's.
     """
     file = folder / "design.json"
     try:
@@ -306,8 +306,13 @@ def write(part: str, rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
     except ValueError as error:
         raise InputError.at(str(file), f"is not a file of study bench ({error}); move it away") from None
     parts[part] = [*rows]
+    try:
+        markdown = as_markdown(parts)
+    except KeyError as error:
+        message = f"lacks {error} in its rows, as an older version wrote it; move it away, and measure its parts again"
+        raise InputError.at(str(file), message) from None
     write_atomically(file, json.dumps(parts, indent=1).encode() + b"\n")
-    write_atomically(folder / "design.md", as_markdown(parts).encode())
+    write_atomically(folder / "design.md", markdown.encode())
     return folder / "design.md"
 
 

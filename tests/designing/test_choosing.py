@@ -95,6 +95,15 @@ def test_the_benchmark_scores_every_method_within_its_budget(monkeypatch: pytest
         load("farseer", tmp_path / "nowhere")
 
 
+def test_a_file_of_an_older_benchmark_is_named_and_left_as_it_is(tmp_path: Path) -> None:
+    older = json.dumps({"replay": [{"method": method, "error": [0.01]} for method in ("error", "all")]})
+    (tmp_path / "design.json").write_text(older)
+    with pytest.raises(InputError, match=r"design\.json: lacks 'targets' .*; move it away") as refused:
+        benchmark.write("coverage", [], tmp_path)
+    assert len(refused.value.problems) == 1
+    assert (tmp_path / "design.json").read_text() == older
+
+
 def test_a_sweep_is_replayed_to_its_dearest_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of an exact law with 0.1% of scatter: chosen runs come near to all, for 15% of the FLOPs of all but the target."""
     columns = grid()
