@@ -139,10 +139,20 @@ def _title(fitted: LawFit, targets: Sequence[LawTarget]) -> str:
     ]
     estimated = f", {', '.join(exponents)}" if exponents else ""
     said = _SAID.get(fitted.fit.status, f"is {status_words(fitted.fit.status)}")
+    unbanded = _why_no_band(fitted.fit)
     if not targets:
-        return f"The law's fit {said}{estimated}\n{law}"
+        return f"The law's fit {said}{estimated}{unbanded}\n{law}"
     forecasts = "; ".join(target.said for target in targets)
-    return f"Forecast at the target: {fitted.fit.law.predicts} {forecasts}\nThe law's fit {said}{estimated}; {law}"
+    return f"Forecast at the target: {fitted.fit.law.predicts} {forecasts}{unbanded}\nThe law's fit {said}{estimated}; {law}"
+
+
+def _why_no_band(fit: Fit) -> str:
+    """Return why the law's curves have no band, as the end of a sentence; empty if they have one, or the fit failed."""
+    if fit.status == "failed" or (fit.usable and len(fit.resampled)):
+        return ""
+    of_resamples = (reason for reason in fit.reasons if "resamples" in reason)
+    why = next(of_resamples, "its rows are not resampled" if fit.usable else "; ".join(fit.reasons))
+    return f"; the law has no band, as {why}"
 
 
 def _coloured_by(fit: Fit, name: str) -> str:

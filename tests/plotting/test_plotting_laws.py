@@ -33,7 +33,7 @@ from study.laws.reading import TableQuery
 from study.laws.tables import RunTable
 from study.plotting import compute_optimal, forecast_against_truth, iso_flop_valleys, law_fit, law_of_sweep, loss_by_shape
 from study.plotting.law_figures import _exponents, draw_all, targets_of
-from study.plotting.style import log_ticks, panels, save_in, theme, title_of
+from study.plotting.style import finding_of, log_ticks, panels, save_in, theme, title_of
 from tests.laws.test_frontiers import best, iso_flop_runs
 from tests.synthetic import SHAPES, add_run, depth_or_width, goal_path, reshaped, run_config, sweep_folder, with_found
 
@@ -159,7 +159,7 @@ def test_a_target_within_what_was_measured_ends_a_solid_curve_and_has_the_budget
     assert stars["size"]["budget"] == pytest.approx(6 * 1e8 * 1e10)
     assert stars["low"].isna().all()
     drawn = law_fit.draw(data)
-    assert "(no interval)" in title_of(drawn)
+    assert finding_of(drawn).endswith("(no interval); the law has no band, as its rows are not resampled")
     colours = [next(line.get_color() for line in panel.get_lines() if line.get_marker() == "*") for panel in drawn.axes[:3]]
     assert colours[0] == colours[2] != colours[1]
 
