@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -21,17 +21,22 @@ def of_cell(cell: CellResult) -> dict[str, object]:
     return dict(zip(SIZES, cell.architecture.sizes, strict=True)) | {"setting": cell.setting}
 
 
-def lines(data: pd.DataFrame, among: Sequence[str] = ("panel", "depth")) -> pd.Series[str]:
+def lines(data: pd.DataFrame, among: Sequence[str] = ("panel", "depth"), without: Collection[str] = ()) -> pd.Series[str]:
     """Each row's line name: its depth, and the sizes that differ between rows that agree in the columns `among`.
 
-    The variant follows if there are several: in the panel, if that is in `among`. Run ids become words.
+    The variant follows if there are several: in the panel, if that is in `among`. Run ids become words. `without`: columns that
+    no line names.
     """
-    names, shared = "depth " + data["depth"].astype(str), ["every", *among]
+    names, shared = pd.Series("", data.index), ["every", *among]
+    if "depth" not in without:
+        names = "depth " + data["depth"].astype(str)
     data = data.assign(every="")
     for column, word in (("width", "width "), ("heads", "heads "), ("ffn", "ffn "), ("setting", "")):
+        if column in without:
+            continue
         groups = shared if column != "setting" else [name for name in shared if name in ("every", "panel")]
         several = (data.groupby(groups)[column].transform("nunique") > 1).groupby(names).transform("any")
-        names = names.where(~several, names + f", {word}" + data[column].astype(str))
+        names = names.where(~several, (names + ", ").where(names != "", "") + word + data[column].astype(str))
         shared.append(column)
     ids = run_ids_in(names)
     return names.map(lambda name: shorten_run_ids(name, ids))

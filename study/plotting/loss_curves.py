@@ -131,7 +131,7 @@ def _small_multiples(data: pd.DataFrame) -> pd.DataFrame:
     several = {"scale": data["scale"]} if incomparable(data) else {}
     panel = pd.concat({**words, **several}, axis=1).apply(lambda parts: ", ".join(filter(None, parts)), axis=1)
     alike = data.assign(panel="", **dict.fromkeys(split, 0))
-    return alike.assign(panel=panel, line=lines(alike).str.removeprefix("depth 0, "))
+    return alike.assign(panel=panel, line=lines(alike, without=split))
 
 
 def over_seeds(runs: pd.DataFrame) -> pd.DataFrame:

@@ -321,6 +321,16 @@ def test_loss_curves_tell_widths_of_one_depth_apart(tmp_path: Path) -> None:
     assert len(strokes) == 3
 
 
+def test_a_line_does_not_name_what_its_panel_does() -> None:
+    sizes = {"panel": "", "depth": [1, 1, 2], "width": [64, 128, 64], "heads": 2, "ffn": [256, 512, 256]}
+    data = pd.DataFrame(sizes | {"setting": ["norm=post", "norm=pre", "norm=post"]})
+    assert [*lines(data)] == ["depth 1, width 64, norm=post", "depth 1, width 128, norm=pre", "depth 2, norm=post"]
+    unlike = "norm=post", "norm=pre", "norm=post"
+    of_width, of_ffn = (lines(data, ("panel",), without=gone) for gone in (("depth",), ("depth", "width")))
+    assert [*of_width] == [f"width {width}, {norm}" for width, norm in zip((64, 128, 64), unlike, strict=True)]
+    assert [*of_ffn] == [f"ffn {ffn}, {norm}" for ffn, norm in zip((256, 512, 256), unlike, strict=True)]
+
+
 @pytest.mark.parametrize("figure", [learning_rate, loss_curves, loss_against_parameters, loss_against_flops])
 def test_settings_of_one_shape_look_apart(figure: ModuleType, tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
