@@ -84,16 +84,18 @@ STYLES: dict[StyleName, Style] = {"page": Style(7.2, 3, 9.0, 1.0), "paper": Styl
 """The width of a page between its margins, and that of a column of a paper of two columns."""
 
 _STYLE: ContextVar[Style] = ContextVar("style", default=STYLES["page"])
+_WORDING: ContextVar[Callable[[str], str]] = ContextVar("wording", default=str)
 
 
 @contextmanager
-def drawn_as(name: StyleName) -> Iterator[None]:
-    """Draw figures in this style inside the block; without one they are as wide as a page."""
-    token = _STYLE.set(STYLES[name])
+def drawn_as(name: StyleName, wording: Callable[[str], str] = str) -> Iterator[None]:
+    """Draw figures in this style inside the block, with titles in this wording; without one they are as wide as a page."""
+    style_before, wording_before = _STYLE.set(STYLES[name]), _WORDING.set(wording)
     try:
         yield
     finally:
-        _STYLE.reset(token)
+        _STYLE.reset(style_before)
+        _WORDING.reset(wording_before)
 
 
 def style() -> Style:
@@ -278,12 +280,12 @@ def legend_below(figure: Figure, entries: Sequence[Artist], columns: int = 4) ->
 
 def title_above(figure: Figure, finding: str, note: str = "") -> None:
     """Put what the figure shows above it, in bold, and a note below that, each in as few lines as fit; the figure grows."""
-    title = figure.suptitle("", x=0.01, ha="left", weight="bold")
-    _fill(figure, title, finding)
+    title, worded = figure.suptitle("", x=0.01, ha="left", weight="bold"), _WORDING.get()
+    _fill(figure, title, worded(finding))
     if note:
         below = Annotation("", (0, 0), xycoords=title, va="bottom", fontsize=style().points)
         figure.add_artist(below)
-        _fill(figure, below, note)
+        _fill(figure, below, worded(note))
         below.set_in_layout(False)  # it stands in the title's last lines, which are empty
         title.set_text(title.get_text() + "\n" * (1 + below.get_text().count("\n")))
     figure.set_figheight(figure.get_figheight() + max(0.0, _extent(figure, title).height / figure.dpi - _TITLE_INCHES))

@@ -156,6 +156,17 @@ def test_depth_can_win(tmp_path: Path) -> None:
     assert answer.headline.endswith("1M tokens), a significant difference.")
 
 
+def test_titles_and_captions_of_figures_have_knobs_in_plain_words(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm": ["post", "pre"]}})
+    for norm in ("post", "pre"):
+        for seed in (0, 1):
+            add_run(folder, in_setting(run_config(1, 64, seed=seed), norm=norm))
+    captions = report(folder, include_unbracketed=True).figures
+    assert "-norm" in captions["loss_against_parameters"]
+    assert "=" not in " ".join(captions.values())
+    assert "-norm" in (folder.figures / "loss_against_parameters.svg").read_text()
+
+
 def test_undecided_says_what_would_decide(tmp_path: Path) -> None:
     answer = undrawn(depth_or_width(tmp_path / "s", Law(depth_effect=0.0), budgets=(1e6,), shapes=SMALL))
     assert "no difference in 1 pair is significant" in answer.headline
