@@ -19,6 +19,7 @@ from study.config.recipe import Recipe, TrainingMasking
 from study.config.run_config import DataConfig, Masking
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep
 from study.counting.architecture import Architecture
+from study.report.answer import METHOD_PAGE
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "results" / "reference"
@@ -30,7 +31,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for answer in sorted(REFERENCE.glob("*/answer.md")):
         name = answer.parent.name
         text = answer.read_text(encoding="utf-8").replace("](figures/", f"](figures/{name}/")
-        pages[f"answers/{name}.md"] = re.sub(r"\]\((?!https?:|figures/|#)[^)]*\)", "]", text)
+        text = re.sub(r"\]\((?!https?:|figures/|#)[^)]*\)", "]", text)
+        pages[f"answers/{name}.md"] = text.replace(f"`{METHOD_PAGE}`", "[Conventions](../conventions.md)")
         for figure in sorted((answer.parent / "figures").glob("*.svg")):
             files.append(File.generated(config, f"answers/figures/{name}/{figure.name}", abs_src_path=str(figure)))
     for path, text in pages.items():

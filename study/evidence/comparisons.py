@@ -67,13 +67,6 @@ METHOD = (
     "those seeds missed. There is no verdict on two shapes if either reads no word order, nor on two variants if neither does."
 )
 
-AVERAGE_METHOD = (
-    "Average over conditions: the equally weighted mean of one pair's differences over the families that compare it. Runs of "
-    "one seed have the same initial weights at every budget and may share a trunk, so a seed counts as one draw over all "
-    "conditions: losses are averaged over conditions first, with one variance over seeds for both sides if they scatter "
-    "equally. The average leaves out seeds that any cell of either side lacks. Holm's adjustment covers all averages."
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Pair(TestedDifference):
@@ -324,7 +317,7 @@ def _dominance(one: CellResult, other: CellResult, seeds: SeedVariances) -> Domi
 
 @dataclass(frozen=True, kw_only=True)
 class Average(Pair):
-    """The mean difference of a pair over `places`, the families that compare it; see AVERAGE_METHOD.
+    """The mean difference of a pair over `places`, the families that compare it; see docs/conventions.md.
 
     `least_nats` and `most_nats` are the extreme family estimates, at the seeds of the average. `opposed`: families decide for
     either side, so the average hides an interaction.

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 
 from study.base.durable_files import is_there, write_atomically
 from study.base.text import bullets, code, escape
-from study.evidence import comparisons
 from study.evidence.evidence import Evidence, gather, save_fits
 from study.plotting import what_doubling_adds
 from study.plotting.style import Format, StyleName, drawable, drawn_as, finding_of, remove_figure, save_in
@@ -20,12 +19,12 @@ from study.report import answer_tables as tables
 from study.report.figures import FIGURES
 from study.report.findings import dominance_sentences, law_findings, law_sentence, loss_findings, parameter_findings, run_count
 from study.report.open_questions import undecided
-from study.report.plain_words import in_plain_words
 from study.report.page import write_page
+from study.report.plain_words import in_plain_words
 from study.report.score_sentences import law_table, score_findings, score_table, trend_table
 from study.report.verdicts import Verdict, asks_about, short_ids, verdict_of
 from study.store.named_files import as_read
-from study.store.records import READS_ORDER_NATS, RunRecord
+from study.store.records import RunRecord
 from study.store.score_records import write_scores
 from study.store.sweep_folder import SweepFolder
 
@@ -40,26 +39,8 @@ FINDINGS = {
 IMAGES: tuple[Format, ...] = ("png",)
 """The formats of figures, beside SVG, for what shows only images, such as W&B."""
 
-CONVENTIONS = (
-    "Loss: nats summed over masked tokens ÷ number of masked tokens, on a fixed validation set with fixed masks.",
-    "`parameters`: unique tensors of the MLM model. `parameters_encoder`: embeddings and blocks, no pooler. "
-    "`parameters_non_embedding`: the encoder less its token, position and segment tables.",
-    "`train_flops`: matrix products, forward and backward, over the whole budget; every layer on every token; 12·L·H·S for "
-    "attention; the head on masked positions only; a teacher's forward passes too. `spent_flops`: these, and those of all runs "
-    "that a run starts from or learns from, directly or not, each once.",
-    "Chosen rate: the lowest mean loss at the seeds of the sweep's first third that several rates were tried at, fewest that "
-    "diverged first. Bracketed: worse rates were tried on both sides; a run that diverged counts as worse, one that failed "
-    "otherwise does not count. Transferred: the bracketed rate of the smallest cell, which the largest cell confirms. "
-    "Vertex: where the parabola in log(rate) through the chosen rate and its two neighbours is lowest, and by how many nats.",
-    "Order gain: the loss with the visible ordinary tokens of each sequence permuted, masked and special tokens staying, minus "
-    f"the loss. A run whose gain is not above {READS_ORDER_NATS:g} nats by two standard errors reads no word order: it "
-    "stays in the ledger as a bag of words, and no verdict on shapes rests on it.",
-    "± is the standard error over validation sequences alone. Differences are paired over those, and their intervals hold the "
-    "scatter of seeds too, so that they are not to be read off two ±.",
-    comparisons.METHOD,
-    comparisons.AVERAGE_METHOD,
-)
-
+METHOD_PAGE = "docs/conventions.md"
+"""The page of the documentation on what the numbers of every answer are; with the documentation, the answer links to it."""
 
 PER_BYTE = (
     "Here tokenisers differ, so losses compare per byte of fixed masked words: whole words of the validation text are masked, "
@@ -67,7 +48,7 @@ PER_BYTE = (
     "are in bits per byte. A byte that no piece stands for counts 8 bits. Learning rates, loss curves and laws, which compare "
     "runs of one tokeniser, are in nats per masked token."
 )
-"""The convention of losses of sweeps that compare tokenisers."""
+"""The convention of losses of sweeps that compare tokenisers; those of all answers are in docs/conventions.md."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +129,7 @@ class Answer:
             "Downstream scores": score_table(evidence),
             "Cells": short_ids(evidence, tables.cells(evidence)),
             "Excluded runs": tables.excluded_runs(evidence),
-            "Conventions": "\n".join(f"- {line}" for line in (*self._measure, *CONVENTIONS)),
+            "Losses of several tokenisers": PER_BYTE if evidence.sweep.compares_tokenizers else "",
         }
         parts = [
             f"# {code(evidence.folder.name)}",
@@ -159,6 +140,7 @@ class Answer:
             f"**What would change this:** {escape(self.verdict.change)}.",
             *self._in_view(),
             *(_fold(title, text) for title, text in folds.items() if text),
+            f"What the terms mean and how differences are tested: {code(METHOD_PAGE)}.",
             _regenerate(evidence.folder),
         ]
         return "\n\n".join(part for part in parts if part) + "\n"
@@ -170,11 +152,6 @@ class Answer:
     def _figure(self, name: str) -> str:
         """Return a figure whose words say what is drawn, with what it shows as its caption."""
         return f"![{FIGURES[name][1]}](figures/{name}.svg)\n\n*{escape(self.figures[name])}*"
-
-    @property
-    def _measure(self) -> tuple[str, ...]:
-        """How losses are measured, where tokenisers are compared."""
-        return (PER_BYTE,) if self.evidence.sweep.compares_tokenizers else ()
 
     @property
     def _counts(self) -> bool:

@@ -71,10 +71,6 @@ def gains(evidence: Evidence) -> str:
     """Every step to a larger depth, width or FFN; empty if none."""
     if not evidence.gains:
         return ""
-    intro = (
-        "Neighbouring cells that differ in one size, by loss lowered per parameter added. Intervals and p are adjusted by Holm "
-        "for all of them, and cells whose rate is not bracketed take part (see the table of cells)."
-    )
     rows = [
         {
             "axis": gain.axis,
@@ -88,78 +84,60 @@ def gains(evidence: Evidence) -> str:
         }
         for gain in evidence.gains
     ]
-    return f"{intro}\n\n{table_of(rows)}"
+    return f"Ranked by loss lowered per parameter added.\n\n{table_of(rows)}"
 
 
 def cuts(evidence: Evidence) -> str:
     """Every encoder cut from a trained one, beside the whole; empty if none."""
-    if not evidence.cuts:
-        return ""
-    intro = (
-        "Encoders that begin with some layers of a trained one, minus the one that begins with all of them, after the same "
-        "budget. Each interval is for its pair alone."
+    return table_of(
+        [
+            {
+                "whole": cut.whole,
+                "cut": cut.cut,
+                "layers cut": cut.layers,
+                "budget": cut.budget,
+                "nats": signed(cut.difference.estimate_nats),
+                "95% interval": cut.difference.bounds,
+                "parameters_encoder saved": f"{cut.parameters_saved:,}",
+            }
+            for cut in evidence.cuts
+        ]
     )
-    rows = [
-        {
-            "whole": cut.whole,
-            "cut": cut.cut,
-            "layers cut": cut.layers,
-            "budget": cut.budget,
-            "nats": signed(cut.difference.estimate_nats),
-            "95% interval": cut.difference.bounds,
-            "parameters_encoder saved": f"{cut.parameters_saved:,}",
-        }
-        for cut in evidence.cuts
-    ]
-    return f"{intro}\n\n{table_of(rows)}"
 
 
 def spendings(evidence: Evidence) -> str:
     """Every encoder that starts from or learns from another run, beside those from scratch; empty if none."""
-    if not evidence.spendings:
-        return ""
-    intro = (
-        "Encoders that start from or learn from another run, minus those of the same shape from scratch. FLOPs are the first's "
-        "as a multiple of the second's: `train_flops` of its own training, and `spent_flops` with all runs that it needs. "
-        "Intervals and p are adjusted by Holm for all of them; the scatter between such other runs is in none."
+    return table_of(
+        [
+            {
+                "first": one.needs,
+                "second": one.scratch,
+                **_test_columns(one),
+                "status": status_words(one.status),
+                "own FLOPs": f"{one.own_flops / one.scratch_flops:.2f}×",
+                "FLOPs spent": f"{one.spent_flops / one.scratch_flops:.2f}×",
+                **_seeds(one.difference),
+            }
+            for one in evidence.spendings
+        ]
     )
-    rows = [
-        {
-            "first": one.needs,
-            "second": one.scratch,
-            **_test_columns(one),
-            "status": status_words(one.status),
-            "own FLOPs": f"{one.own_flops / one.scratch_flops:.2f}×",
-            "FLOPs spent": f"{one.spent_flops / one.scratch_flops:.2f}×",
-            **_seeds(one.difference),
-        }
-        for one in evidence.spendings
-    ]
-    return f"{intro}\n\n{table_of(rows)}"
 
 
 def token_gains(evidence: Evidence) -> str:
     """Every step of a shape to a larger budget; empty if none."""
-    if not evidence.token_gains:
-        return ""
-    intro = (
-        "One shape at neighbouring budgets, each with a training of its own length. Intervals take seeds as independent, which "
-        "is cautious where budgets share a trunk; they and p are adjusted by Holm for all of them. "
-        "Where the seeds of a budget scatter unevenly, none of its cells counts as scattering less than the middle one. "
-        "Cells whose learning rate is not bracketed take part."
+    return table_of(
+        [
+            {
+                "shape": gain.shape,
+                "variant": gain.setting or None,
+                "from tokens": f"{gain.fewer_tokens:,}",
+                "to tokens": f"{gain.more_tokens:,}",
+                **_test_columns(gain),
+                "nats lowered per doubling": f"{gain.nats_lowered_per_doubling:+.3f}",
+            }
+            for gain in evidence.token_gains
+        ]
     )
-    rows = [
-        {
-            "shape": gain.shape,
-            "variant": gain.setting or None,
-            "from tokens": f"{gain.fewer_tokens:,}",
-            "to tokens": f"{gain.more_tokens:,}",
-            **_test_columns(gain),
-            "nats lowered per doubling": f"{gain.nats_lowered_per_doubling:+.3f}",
-        }
-        for gain in evidence.token_gains
-    ]
-    return f"{intro}\n\n{table_of(rows)}"
 
 
 def laws(evidence: Evidence) -> str:

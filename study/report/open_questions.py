@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pandas as pd
@@ -22,7 +23,8 @@ from study.evidence.ledgers import LEDGER_COLUMNS, UNIQUE_TOKENS
 from study.evidence.paired import MOST_SEEDS, MOST_SEQUENCES, would_be_significant
 from study.laws.expressions import evaluate
 from study.report.findings import MOST_STEPS
-from study.report.pair_sentences import READING_REMEDIES
+from study.report.pair_sentences import MOST_FAMILIES, READING_REMEDIES
+from study.report.verdicts import listed
 
 MOST_UNREAD = 8
 """The most cells without word order to name; the table of cells has all."""
@@ -130,11 +132,7 @@ def _open_two_seeds(evidence: Evidence) -> Iterator[str]:
     cells = {cell.name: cell for cell in evidence.cells}
     decided = (pair for pair in evidence.comparisons.pairs if pair.status == "decided")
     if any(len(cells[name].runs) == 2 for pair in decided for name in (pair.first_cell, pair.second_cell)):
-        yield (
-            "Whether cells of two seeds scatter alike, which so few seldom show: where one scatters ten times as widely as "
-            "others, two equal cells differ significantly in up to 17% of sweeps, not 5%, and in up to 26% where one does so "
-            "at each of three budgets; with three seeds in 2% to 7%, and in 8% to 10%."
-        )
+        yield "Whether cells of two seeds scatter alike, which so few seldom show."
 
 
 def _open_pairs(evidence: Evidence) -> Iterator[str]:
@@ -148,17 +146,15 @@ def _open_pairs(evidence: Evidence) -> Iterator[str]:
         )
     families = grouped((pair for pair in pairs if pair.status == "undecided"), lambda pair: pair.family)
     if families:
-        yield (
-            "In brackets, what would decide a pair about half the time if its true difference is the one estimated. Who adds "
-            "seeds until pairs are decided is wrong more often than the 5% of one look: in 7% to 12% of sweeps without any "
-            "difference after one addition, in 12% to 15% after three."
-        )
-    for family, among in families.items():
+        yield "In brackets, what would decide a pair about half the time; adding seeds until pairs are decided raises the 5%."
+    for family, among in islice(families.items(), MOST_FAMILIES):
         clauses = (
-            f"{', '.join(f'{pair.first} minus {pair.second}' for pair in same)} ({remedy})"
+            f"{listed([f'{pair.first} minus {pair.second}' for pair in same])} ({remedy})"
             for remedy, same in grouped(among, _remedy).items()
         )
         yield f"{family}: {'; '.join(clauses)}."
+    if (more := len(families) - MOST_FAMILIES) > 0:
+        yield f"Undecided pairs of {more} more {'family' if more == 1 else 'families'}, which are in the tables of differences."
 
 
 def _open_steps(evidence: Evidence) -> Iterator[str]:
@@ -178,7 +174,7 @@ def _remedy(pair: Comparison) -> str:
         ways.append(f"{pair.seeds_that_would_decide} seeds a cell")
     if pair.sequences_that_would_decide is not None:
         ways.append(f"{pair.sequences_that_would_decide} validation sequences")
-    return " or ".join(ways) or f"neither up to {MOST_SEEDS} seeds a cell nor up to {MOST_SEQUENCES} times the sequences alone"
+    return " or ".join(ways) or f"neither {MOST_SEEDS} seeds a cell nor {MOST_SEQUENCES} times the sequences"
 
 
 def _open_rates(evidence: Evidence) -> Iterator[str]:

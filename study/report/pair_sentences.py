@@ -15,7 +15,7 @@ from study.evidence.paired import TestedDifference
 
 PairT = TypeVar("PairT", bound=Pair)
 
-MOST_FAMILIES = 8
+MOST_FAMILIES = 3
 """The most families with a sentence each; of more, two have, and the tables have all."""
 
 _SIDES = {

@@ -13,7 +13,7 @@ from study.base.quantities import error_text, plural, plus_minus
 from study.base.statistics import CONFIDENCE
 from study.base.text import joined, status_words, table, table_of
 from study.config.run_config import MOST_UNKNOWN
-from study.evidence.downstream import AVERAGE, FREE_FROM, DownstreamEvidence, TaskScores
+from study.evidence.downstream import AVERAGE, DownstreamEvidence, TaskScores
 from study.evidence.evidence import Evidence
 from study.evidence.score_points import published_scores
 from study.evidence.score_trends import Trend, Verdict
@@ -29,15 +29,6 @@ _WORDS: dict[Verdict, str] = {
 
 NEAR = 2.0
 """The largest ratio of parameters between an encoder and the published one beside it."""
-
-NOISE = (
-    "Noise is over examples and between seeds, of pre-training where an encoder has several, else of fine-tuning; encoders "
-    "share the examples, which makes what is said of two of them cautious."
-)
-"""The scope of the intervals of scores."""
-
-SCORES = f"Each encoder's mean over its runs and the seeds of fine-tuning, beside what needs no pre-training. {NOISE}"
-"""The columns of a table of scores."""
 
 
 def score_findings(evidence: Evidence) -> list[str]:
@@ -200,18 +191,7 @@ def _interval(trend: Trend) -> str | None:
 def trend_table(evidence: Evidence) -> str:
     """Each task's best score and baselines, and its rank correlation with the falling loss."""
     scores = evidence.downstream
-    if scores is None:
-        return ""
-    intro = (
-        "The best encoder of each task beside what needs no pre-training; how many are above both their untrained weights and "
-        "the majority class, beyond noise, each tested at 5%; and Spearman's correlation of score and falling loss over "
-        "the encoders, with the interval of a normal population and its permutation p, alone and adjusted by Holm over the "
-        "tasks. Encoders of one shape share its luck: where there are any, there is no interval, and permutations keep them "
-        "together. Pairs against: of lower loss, yet lower score beyond noise (Bonferroni, 5%). The average is over tasks of "
-        "(score − chance)/(1 − chance), where chance is the score of the majority class; a run of "
-        f"pre-training is averaged over its tasks first, since luck may go through all of them. {NOISE}"
-    )
-    return f"{intro}\n\n{table_of([_trend_row(task) for task in scores.all])}"
+    return "" if scores is None else table_of([_trend_row(task) for task in scores.all])
 
 
 def _trend_row(task: TaskScores) -> dict[str, object]:
@@ -241,16 +221,7 @@ def _chance(p_value: float | None) -> str | None:
 def law_table(evidence: Evidence) -> str:
     """Each task's law from loss to score, and its forecast of the largest encoders from the others."""
     scores = evidence.downstream
-    if scores is None:
-        return ""
-    intro = (
-        "Forecasts are of the largest shapes at budgets beyond those of the others, by the law fitted to these: at their "
-        "measured loss, and at the loss that a law of the sizes gives them; an error is the mean of |predicted − measured|. "
-        "Constants of a law that its data do not pin down are not shown. Of fewer than "
-        f"{FREE_FROM} shapes chance is taken as measured and the ceiling as 1; where scores level off below that, the law and "
-        "its intervals are wrong, whatever its status."
-    )
-    return f"{intro}\n\n{table_of([_law_row(task) for task in scores.all])}"
+    return "" if scores is None else table_of([_law_row(task) for task in scores.all])
 
 
 def _law_row(task: TaskScores) -> dict[str, object]:
@@ -303,10 +274,8 @@ def scores_frame(evidence: Evidence) -> pd.DataFrame:
 def score_table(evidence: Evidence) -> str:
     """`scores_frame` as Markdown."""
     scores = scores_frame(evidence)
-    if scores.empty:
-        return ""
     rows = [{str(name): _written(str(name), value) for name, value in row.items()} for row in scores.to_dict("records")]
-    return f"{SCORES}\n\n{table_of(rows)}"
+    return table_of(rows)
 
 
 def _written(name: str, value: Any) -> object:

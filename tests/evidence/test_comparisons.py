@@ -1117,7 +1117,7 @@ def test_cells_of_one_size_stand_in_the_order_of_their_heads_and_open_pairs_by_w
         (7, None, "7 seeds a cell"),
         (None, 900, "900 validation sequences"),
         (7, 900, "7 seeds a cell or 900 validation sequences"),
-        (None, None, f"neither up to {MOST_SEEDS} seeds a cell nor up to {MOST_SEQUENCES} times the sequences alone"),
+        (None, None, f"neither {MOST_SEEDS} seeds a cell nor {MOST_SEQUENCES} times the sequences"),
     ):
         pair = replace(open_pairs[0], seeds_that_would_decide=seeds, sequences_that_would_decide=sequences)
         told = undecided(replace(actual, comparisons=replace(actual.comparisons, pairs=(pair,))))

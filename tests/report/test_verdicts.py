@@ -13,12 +13,15 @@ import pytest
 
 from study.config.recipe import TrainingMasking
 from study.config.run_config import RunConfig
+from study.evidence.comparisons import METHOD
+from study.evidence.downstream import FREE_FROM
 from study.evidence.evidence import Evidence, gather
 from study.plotting import parameters_loss_score
 from study.report import verdicts
-from study.report.answer import CONVENTIONS, Answer
+from study.report.answer import METHOD_PAGE, Answer
 from study.report.notebooks import scrolling_tables
 from study.report.verdicts import asks_about, verdict_of
+from study.store.records import READS_ORDER_NATS
 from study.store.sweep_folder import SweepFolder
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_scores
@@ -235,9 +238,22 @@ def test_counts_stand_only_where_the_question_asks_about_parameters(tmp_path: Pa
         assert ("doubling depth +85.1M" in Answer(evidence, {}).to_markdown()) == asked
 
 
-def test_the_conventions_explain_every_status_of_a_rate() -> None:
-    text = " ".join(CONVENTIONS)
-    assert all(f"{status}: " in text for status in ("Chosen rate", "Bracketed", "Transferred", "Vertex"))
+def test_the_page_of_conventions_says_what_the_code_does() -> None:
+    """Every status of a rate, and the numbers and methods that stand in code too."""
+    text = " ".join((Path(__file__).parents[2] / METHOD_PAGE).read_text(encoding="utf-8").split())
+    assert all(f"**{status}**: " in text for status in ("Chosen rate", "Bracketed", "Transferred", "Vertex"))
+    assert METHOD in text
+    assert f"not above {READS_ORDER_NATS:g} nats by two standard errors" in text
+    assert f"Of fewer than {FREE_FROM} shapes chance is taken as measured" in text
+
+
+@pytest.mark.parametrize("name", ["depth_or_width", "heads", "norm", "tokenizers", "width_and_tokens"])
+def test_a_committed_answer_has_fewer_than_900_words_with_its_folds(name: str) -> None:
+    """Tables apart, as what all answers share stands on the page of conventions."""
+    folder = SweepFolder(REFERENCE / name)
+    answer = Answer(gather(folder), dict.fromkeys(sorted(path.stem for path in folder.figures.glob("*.svg")), "words " * 8))
+    prose = [line for line in answer.to_markdown().splitlines() if not line.startswith("|")]
+    assert len(re.sub(r"<[^>]*>", "", "\n".join(prose)).split()) < 900
 
 
 def test_folds_open_in_the_dashboard_with_their_tables(tmp_path: Path) -> None:
