@@ -140,7 +140,7 @@ class Answer:
             f"**What would change this:** {escape(self.verdict.change)}.",
             *self._in_view(),
             *(_fold(title, text) for title, text in folds.items() if text),
-            f"What the terms mean and how differences are tested: {code(METHOD_PAGE)}.",
+            f"What the terms mean and how differences are tested: `{METHOD_PAGE}`.",
             _regenerate(evidence.folder),
         ]
         return "\n\n".join(part for part in parts if part) + "\n"

@@ -252,7 +252,9 @@ def test_a_committed_answer_has_fewer_than_900_words_with_its_folds(name: str) -
     """Tables apart, as what all answers share stands on the page of conventions."""
     folder = SweepFolder(REFERENCE / name)
     answer = Answer(gather(folder), dict.fromkeys(sorted(path.stem for path in folder.figures.glob("*.svg")), "words " * 8))
-    prose = [line for line in answer.to_markdown().splitlines() if not line.startswith("|")]
+    text = answer.to_markdown()
+    assert f"`{METHOD_PAGE}`" in text, "which docs/render.py makes a link"
+    prose = [line for line in text.splitlines() if not line.startswith("|")]
     assert len(re.sub(r"<[^>]*>", "", "\n".join(prose)).split()) < 900
 
 
