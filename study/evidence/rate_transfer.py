@@ -17,7 +17,7 @@ from study.base.quantities import budget_words
 from study.base.statistics import CONFIDENCE
 from study.config.recipe import Budget
 from study.evidence.cells import CellResult, by_variant_and_budget
-from study.evidence.learning_rates import RateSearch
+from study.evidence.learning_rates import RateSearch, TriedRate
 
 LEAST_SHAPES = 3
 """The fewest shapes with a search of their own over which a rate is said to move or stay."""
@@ -119,7 +119,8 @@ def _studentized_range(count: int, freedom: int) -> float:
 
 def vertex_variance(search: RateSearch) -> float:
     """Return the variance of the logarithm of a vertex for losses of variance 1, by the delta method."""
-    log_rates, losses = _nearest(search, 3)
+    best = next(place for place, rate in enumerate(search.tried) if rate.learning_rate == search.chosen)
+    log_rates, losses = _points(search, search.tried[best - 1 : best + 2])
     by_square, by_linear, _ = np.linalg.inv(np.vander(log_rates, 3))
     square, linear = by_square @ losses, by_linear @ losses
     slopes = (linear * by_square / square - by_linear) / (2 * square)
@@ -133,20 +134,19 @@ def scatter_of(searches: Iterable[RateSearch]) -> Scatter | None:
     """
     squares = []
     for search in searches:
-        log_rates, losses = _nearest(search, 4)
-        if len(log_rates) == 4:
+        learned = [rate for rate in search.tried if rate.loss_nats is not None and not rate.unlearned]
+        log_rates, losses = _points(search, learned)
+        nearest = np.argsort(np.abs(log_rates), kind="stable")[:4]
+        if len(nearest) == 4:
+            log_rates, losses = log_rates[nearest], losses[nearest]
             apart = log_rates[:, None] - log_rates + np.eye(4)
             weights = 1 / apart.prod(axis=1)
             squares.append(float((weights @ losses) ** 2 / (weights @ weights)))
     return Scatter(sum(squares) / len(squares), len(squares)) if squares else None
 
 
-def _nearest(search: RateSearch, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return log(rate/chosen rate) and the loss at the tried rates nearest to the chosen one at which every run learned."""
-    points = [
-        (math.log(rate.learning_rate / (search.chosen or math.nan)), rate.loss_nats)
-        for rate in search.tried
-        if rate.loss_nats is not None and not rate.unlearned
-    ]
-    nearest = np.array(sorted(points, key=lambda point: abs(point[0]))[:count], dtype=float).reshape(-1, 2)
-    return nearest[:, 0], nearest[:, 1]
+def _points(search: RateSearch, rates: Iterable[TriedRate]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return log(rate/chosen rate) and the loss at some rates."""
+    points = [(math.log(rate.learning_rate / (search.chosen or math.nan)), rate.loss_nats) for rate in rates]
+    log_rates, losses = np.array(points, dtype=float).reshape(-1, 2).T
+    return log_rates, losses

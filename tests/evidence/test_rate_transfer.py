@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,13 @@ def test_the_variance_of_a_vertex_is_that_of_many_draws(best: float) -> None:
     coefficients = np.polyfit(np.log(RATES[around]), (parabola(best) + draws)[:, around].T, 2)
     vertices = -coefficients[1] / (2 * coefficients[0])
     assert float(vertices.std()) == pytest.approx(deviation * vertex_variance(search) ** 0.5, rel=0.05)
+
+
+def test_a_vertex_rests_on_the_neighbours_of_the_best_rate_however_unevenly_they_lie() -> None:
+    rates = np.array([1e-3, 1.4e-3, 2e-3, 4e-3])
+    tried = [TriedRate(rate, (Trial(str(rate), 4 + 0.3 * float(np.log(rate / 2.2e-3)) ** 2, None),)) for rate in rates.tolist()]
+    uneven = RateSearch(tuple(tried), "bracketed", 2e-3, 2.2e-3)
+    assert vertex_variance(uneven) == pytest.approx(vertex_variance(replace(uneven, tried=tuple(tried[1:]))))
 
 
 @pytest.mark.parametrize("bests", [(2.5e-3,) * 5, (2e-3, 2.5e-3, 3e-3, 3.5e-3, 3.9e-3)])
