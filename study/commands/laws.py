@@ -282,7 +282,7 @@ def design(
     how = {name: options.pop(name) for name in ("cost", "criterion", "space", "seed")}
     roles, selection = _given(options)
     chosen = find_law(law, table=opened, roles=roles)
-    finished = read_observations(TableQuery(opened, roles, **selection), chosen)
+    finished = read_observations(TableQuery(opened, roles, **selection), chosen, how["space"])
     method = how.pop("criterion")
     _show(advise(chosen, finished, candidates, [*target], spend, method=method, **how), as_json)
 

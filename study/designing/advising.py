@@ -118,11 +118,12 @@ def advise(
     `targets` are points such as `parameters=7e10,tokens=1.4e12`; `cost` is an expression over the candidates' columns, their
     column `cost`, 6·N·D or FLOPs if not given. Raises InputError with every problem.
     """
+    law = law.suited_to(finished.response)
     finished.check(law)
     target, table = read_targets(law, targets, finished.roles, "--target"), RunTable.read(candidates)
     if len(targets) > MOST_TARGETS:
         raise InputError.at("--target", f"{len(targets)} points are more than the {MOST_TARGETS} that a choice weighs")
-    columns = read_points(table, law.variables, finished.roles)
+    columns = read_points(table, law, finished.roles)
     for place, points in (("--target", target), (str(candidates), columns)):
         if (bad := law.undefined(points)).any():
             raise InputError.at(place, f"{law.formula} has no value in point {int(np.argmax(bad)) + 1}; leave it out")
@@ -156,7 +157,7 @@ def advise(
         random=_at_random(basins, pool, budget, seed),
         basins=len(basins),
         unit=unit,
-        notes=(*_notes(finished, pool, rows, len(basins), chosen), *how),
+        notes=(*_notes(finished, pool, rows, len(basins), chosen), *finished.collinearity(law), *how),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,12 +104,16 @@ class Values:
         return ", ".join(rows[:SHOWN]) + (f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else "")
 
 
-def not_positive(column: Values) -> list[Problem]:
-    """Reject sizes and losses without a logarithm; scores, error rates and columns of no known role may be zero."""
+def not_positive(column: Values, signed: Collection[str] = (), remedy: str = "") -> list[Problem]:
+    """Reject sizes and losses without a logarithm; scores, error rates, columns of no known role and `signed` ones may be zero.
+
+    A `remedy` is one more way out.
+    """
     bad = column.values <= 0
-    if column.role in _SHARES or column.role not in (*SYNONYMS, "budget") or not bad.any():
+    if column.role in (*_SHARES, *signed) or column.role not in (*SYNONYMS, "budget") or not bad.any():
         return []
-    message = f"must be positive, but is not in {column.shown(bad)}; correct these rows or leave them out with --where"
+    ways = ["correct these rows", "leave them out with --where", *([remedy] if remedy else [])]
+    message = f"must be positive, but is not in {column.shown(bad)}; {', '.join(ways[:-1])} or {ways[-1]}"
     return [Problem(_label(column), message)]
 
 
@@ -126,7 +130,7 @@ def beyond_arithmetic(column: Values) -> list[Problem]:
 
 def odd_counts(column: Values) -> list[Problem]:
     """Reject values too small to be counts."""
-    small = column.values < _SMALLEST.get(column.role, 0.0)
+    small = column.values < _SMALLEST.get(column.role, -np.inf)
     if not small.any():
         return []
     median = float(np.median(column.values))
@@ -152,8 +156,10 @@ def odd_losses(column: Values, table: pd.DataFrame) -> list[Problem]:
     if large.any():
         advice = "a perplexity, not nats? Correct these rows, leave them out with --where, or give --any-units"
         return [Problem(_label(column), f"is too large in {column.shown(large)}: {advice}")]
+    with np.errstate(all="ignore"):
+        logarithms = np.log(column.values)
     for name, other in _numeric(table):
-        if _same(other, np.log(column.values)):
+        if _same(other, logarithms):
             said = f"is a perplexity: {name} is its logarithm, as in row {column.rows[0]}"
             return [Problem(_label(column), f"{said}; give --loss '{_quoted(name)}'")]
         if _same(other, 2.0**column.values):
@@ -213,7 +219,8 @@ def rising_response(
     """Reject a loss that rises, or a score that falls, with every size, by least squares in logarithms."""
     if len(response) < len(variables) + 4:
         return []
-    sizes = {each: np.log(values) for each, values in variables.items() if each in _SIZES and np.ptp(values) > 0}
+    positive = {each: values for each, values in variables.items() if each in _SIZES and (values > 0).all()}
+    sizes = {each: np.log(values) for each, values in positive.items() if np.ptp(values) > 0}
     if not sizes or len(sizes) < len(variables) or np.ptp(response) == 0:
         return []
     design = np.column_stack([np.ones_like(response), *((each - each.mean()) / each.std() for each in sizes.values())])
@@ -251,7 +258,7 @@ def loss_warnings(column: Values) -> list[str]:
     if base is not None and "*" not in column.name:
         unit, nats = ("decimal logarithms", "2.3026") if base[0].endswith("10") else ("bits", "0.6931")
         return [f"{column.name} looks like {unit}: E, A and B are then in {unit} too (nats are {unit} · {nats})"]
-    if np.median(column.values) < _BITS_PER_BYTE:
+    if 0 < np.median(column.values) < _BITS_PER_BYTE:
         median = f"{column.name} has a median of {np.median(column.values):.3g}"
         return [f"{median}, as low as bits per byte: E, A and B are in its unit, whichever it is"]
     return []

@@ -12,6 +12,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from study.base.errors import InputError
+from study.base.quantities import read_count
 from study.laws.law import Floats
 
 Columns = Callable[[str], "pd.Series[Any]"]
@@ -161,12 +163,28 @@ def _compare(node: ast.Compare, columns: Columns) -> Any:
     for left, kind, right in zip(operands, node.ops, operands[1:], strict=False):
         if type(kind) not in _COMPARISONS:
             raise ValueError("`is` does not compare columns")
+        left, right = _alike(left, right), _alike(right, left)
         if isinstance(kind, (ast.In, ast.NotIn)) and not (isinstance(left, pd.Series) and isinstance(right, list)):
             raise ValueError("`in` needs a column and a list of values")
         result = _COMPARISONS[type(kind)](left, right)
         known = [one.notna() for one in (left, right) if isinstance(one, pd.Series)]
         parts.append(result.astype("boolean").where(reduce(operator.and_, known)) if known else result)
     return reduce(operator.and_, parts)
+
+
+def _alike(value: Any, other: Any) -> Any:
+    """Return text beside a column of numbers as the number that it stands for, as 70e6 for '70M', which tables are read by."""
+    if isinstance(value, list):
+        return [_alike(each, other) for each in value]
+    of_numbers = isinstance(other, pd.Series) and pd.api.types.is_numeric_dtype(other) and not pd.api.types.is_bool_dtype(other)
+    if not isinstance(value, str) or not of_numbers:
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        with suppress(InputError):
+            return read_count("", value)
+    return value
 
 
 LARGEST_EXPONENT = 600.0

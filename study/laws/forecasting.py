@@ -39,7 +39,7 @@ _CELLS = 5_000_000
 class Forecast:
     """A law's predictions for rows beyond the budgets of its fit.
 
-    Errors are (predicted − measured)/measured for a loss, differences for a score or error rate. Intervals of 95% combine
+    Errors are (predicted − measured)/measured for a loss above zero, else differences. Intervals of 95% combine
     resampled estimates with residuals. `independent` counts and names the settings or clusters that share errors.
     `extrapolation` is the largest budget over the largest fitted; `widening` multiplies the resampled intervals. `rows` says
     which rows were held out.
@@ -236,11 +236,16 @@ def forecast_rows(fitted: Fit, unseen: Observations, widening: float = 1.0) -> F
         low=low,
         high=high,
         extrapolation=float(np.max(unseen.budget) / np.max(fitted.observations.budget)),
-        relative=fitted.law.predicts == "loss",
+        relative=is_relative(fitted.law, np.concatenate([fitted.observations.response, unseen.response])),
         independent=unseen.independent,
         space=fitted.settings.space,
         widening=widening,
     )
+
+
+def is_relative(law: Law, response: Floats) -> bool:
+    """Whether errors are given as shares of the measured value: those of a loss that is above zero in every row."""
+    return law.predicts == "loss" and bool((response > 0).all())
 
 
 def prediction_interval(fitted: Fit, unseen: Observations, widening: float = 1.0) -> tuple[Floats, Floats]:

@@ -18,7 +18,7 @@ from study.base.errors import InputError, near, nearest
 from study.base.text import joined
 from study.laws.columns import SYMBOLS, SYNONYMS, find_columns, plain
 from study.laws.expressions import ARITHMETIC, UNCOMPUTABLE, Jet, exp, parse
-from study.laws.law import STEEPEST, Columns, CurvedSurface, Floats, Law, Pairs
+from study.laws.law import STEEPEST, Columns, CurvedSurface, Floats, Law, Pairs, scale_of
 
 Predicted = Literal["loss", "score", "error"]
 
@@ -245,6 +245,23 @@ class FormulaLaw(Law):
         known = self.reads.keys()
         return isinstance(power.node.op, ast.Pow) and bool(of_base & known and of_exponent) and not of_exponent & known
 
+    @property
+    def any_sign(self) -> tuple[str, ...]:
+        """The variables of a law of one's own; those of the catalogue are sizes."""
+        return () if self.written is None else self.variables
+
+    def suited_to(self, response: Floats) -> FormulaLaw:
+        """Return the law with a range of both signs for each constant that it adds, where the response is zero or below."""
+        summands = [part.id for part in _summands(self.tree) if isinstance(part, ast.Name)]
+        given = dict(self.ranges)
+        free = [name for name in self.parameters if name in summands and name not in given]
+        if self.written is None or (response > 0).all() or not free:
+            return self
+        most = 10.0 ** (1 + np.ceil(np.log10(np.abs(response).max())))
+        ranges = dict.fromkeys(free, (-most, most))
+        written = "; ".join([self.written, *(f"{name} in {-most:g}..{most:g}" for name in free)])
+        return replace(self, written=written, ranges=(*self.ranges, *ranges.items()))
+
     @cached_property
     def limits(self) -> Mapping[str, Range]:
         """The lowest and highest value of each parameter."""
@@ -447,7 +464,7 @@ class _FormulaSurface(CurvedSurface):
         if (variable := self.law.added_to(name)) is not None and (self.columns[variable] > 0).all():
             low, high = self.columns[variable].min(), self.columns[variable].max()
             return np.asarray(low * (high / low) ** unit / self.units[index])
-        size = float(np.median(np.abs(response))) if name in self.law.coefficients else 1.0
+        size = float(np.median(np.abs(scale_of(response)))) if name in self.law.coefficients else 1.0
         return np.asarray(size * 10 ** (2 * unit - 1))
 
     def _projected(self, theta: Floats, response: Floats) -> Floats:
@@ -455,11 +472,12 @@ class _FormulaSurface(CurvedSurface):
         theta[:, linear] = 1.0
         value, gradients = self.gradients(theta)
         low, high = (bound[linear] for bound in self.bounds)
-        least = _LEAST * float(np.median(np.abs(response)))
+        scale = scale_of(response)
+        least = _LEAST * float(np.median(scale))
         for row, (whole, basis) in enumerate(zip(value, gradients[:, :, linear], strict=True)):
             left = response - whole + basis.sum(axis=1)
             if np.isfinite(basis).all() and np.isfinite(left).all():
-                best = lsq_linear(basis / np.abs(response)[:, None], left / np.abs(response), bounds=(low, high)).x
+                best = lsq_linear(basis / scale[:, None], left / scale, bounds=(low, high)).x
                 theta[row, linear] = np.clip(np.where(low == 0, np.maximum(best, least), best), low, high)
         return theta
 

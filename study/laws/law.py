@@ -155,6 +155,16 @@ class Law(ABC):
         """Return the fewest distinct values of a variable that show its effect."""
         return 2
 
+    @property
+    def any_sign(self) -> tuple[str, ...]:
+        """The variables that may be zero or below, where `undefined` says whether the law has a value."""
+        return ()
+
+    def suited_to(self, response: Floats) -> Law:
+        """Return the law for a response of these values."""
+        del response
+        return self
+
     def undefined(self, columns: Columns) -> NDArray[np.bool_]:
         """Return the rows in which the law has no value, whatever its parameters; none where all variables are positive."""
         return np.zeros(len(next(iter(columns.values()))), dtype=bool)
@@ -175,6 +185,11 @@ class Law(ABC):
     def predict(self, estimates: Mapping[str, float], columns: Columns) -> Floats:
         """Return the formula at named parameters, one value per row; raises KeyError if a name is missing."""
         return np.asarray(self.values(np.array([[estimates[name] for name in self.parameters]]), columns)[0])
+
+
+def scale_of(response: Floats) -> Floats:
+    """Return what the errors of a start are relative to: each response, or their mean size where some are zero or below."""
+    return response if (response > 0).all() else np.full_like(response, np.abs(response).mean())
 
 
 @dataclass(frozen=True)
@@ -342,7 +357,8 @@ class _SumSurface(Surface):
 
     def _projected(self, theta: Floats, response: Floats) -> Floats:
         basis = np.column_stack([term.sign * self._shape(k, theta[None])[0] for k, term in enumerate(self.law.terms)])
-        coefficients, _ = nnls(basis / response[:, None], np.ones_like(response))
+        scale = scale_of(response)
+        coefficients, _ = nnls(basis / scale[:, None], response / scale)
         least = 1e-3 * float(np.median(np.abs(response)))
         return np.concatenate([np.maximum(coefficients, least), theta[len(coefficients) :]])
 

@@ -183,7 +183,9 @@ def fit_table(
     Raises InputError if the table, its columns, values or number of points do not suit the law, or for unused roles.
     """
     law = find_law(law_name, table=query.table, roles=query.roles)
-    observations = merge_by_size(law, read_observations(query, law), settings)
+    rows = read_observations(query, law, settings.space)
+    law = law.suited_to(rows.response)
+    observations = merge_by_size(law, rows, settings)
     if unread := [option_name(role) for role in query.roles if role not in observations.roles]:
         raise InputError.at(
             ", ".join(unread), f"is not used: {law.name} predicts the {law.predicts} from {' and '.join(law.variables)}"

@@ -273,8 +273,15 @@ def budget_name(columns: Collection[str]) -> str:
 
 
 def log_or_value(values: Floats) -> Floats:
-    """Return the logarithms of values, or the values themselves where some are zero or below."""
-    return np.asarray(np.log(values) if (values > 0).all() else values)
+    """Return the logarithms of values, or the values themselves where some are below zero or all are shares with a zero.
+
+    Counts from zero on are shifted by the least above it, so that they, too, are spread by their ratios.
+    """
+    if (values > 0).all():
+        return np.asarray(np.log(values))
+    if (values < 0).any() or values.max() <= 1:
+        return values
+    return np.asarray(np.log(values + values[values > 0].min()))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from study.base.text import aligned, joined
 from study.laws.catalogue import find_law
 from study.laws.columns import SYMBOLS, SYNONYMS
 from study.laws.estimation import Fit, fit
-from study.laws.forecasting import Noise, forecast_rows, interval_of, split_largest, widen
+from study.laws.forecasting import Noise, forecast_rows, interval_of, is_relative, split_largest, widen
 from study.laws.formulas import role_of
 from study.laws.law import Floats, Law
 from study.laws.law_files import doubts_of, estimates_of, read_json_fit, unusable_fit
@@ -46,8 +46,8 @@ SAME_RANGE = 1.01
 class Distance(Strict):
     """Held-out rows whose budget is `low` to `high` times the largest budget fitted.
 
-    `error` is the mean |predicted − measured|, relative for a loss; `misses` the root mean square of the error in standard
-    errors of prediction, about 1 if intervals are right.
+    `error` is the mean |predicted − measured|, relative for a loss above zero; `misses` the root mean square of the error in
+    standard errors of prediction, about 1 if intervals are right.
     """
 
     low: float
@@ -67,6 +67,8 @@ class _Kept(Strict):
     scatter: tuple[float, ...]
     freedom: int
     largest_budget: float
+    relative: bool | None = None
+    """Whether errors at each distance are relative; in files that do not say, those of a loss are."""
     distances: tuple[Distance, ...] = Field(default=())
 
 
@@ -85,6 +87,7 @@ def _kept_of(fitted: LawFit) -> dict[str, Any]:
         "scatter": scatter.tolist(),
         "freedom": noise.freedom,
         "largest_budget": float(observations.budget.max()),
+        "relative": is_relative(law_fit.law, observations.response),
         "distances": [each.model_dump() for each in _distances(law_fit)],
     }
 
@@ -213,7 +216,7 @@ def _predict(values: Mapping[str, Any], path: Path, points: Mapping[str, Floats]
     for row, reached in enumerate(reach.tolist()):
         at = {name: float(column[row]) for name, column in columns.items()}
         ends = (float(value[row]), float(low[row]), float(high[row]))
-        experience = _experience(law, kept.distances, reached)
+        experience = _experience(law, kept, reached)
         rows.append(Prediction(at, *ends, _beyond(at, ranges), reached, float(widening[row]), experience))
     return Predictions(law, tuple(rows), tuple(doubts_of(law, values)))
 
@@ -224,7 +227,7 @@ def points_of(path: Path, points: Path | None, texts: Sequence[str]) -> dict[str
     law, roles = _law_of(path, values), values.get("columns") or {}
     if points is None:
         return read_targets(law, texts, roles, "--at")
-    return read_points(RunTable.read(points), law.variables, roles)
+    return read_points(RunTable.read(points), law, roles)
 
 
 def read_targets(law: Law, texts: Sequence[str], roles: Mapping[str, str], place: str) -> dict[str, Floats]:
@@ -247,7 +250,8 @@ def read_targets(law: Law, texts: Sequence[str], roles: Mapping[str, str], place
                 message = f"{part!r} is not one of {joined(law.variables)} with a value, as in {law.variables[0]}=1e9"
                 problems.append(Problem(place, message + (f"; {nearest(name, [*names])}" if equals else "")))
             else:
-                point[variable] = read_count(place, value) if variable in SYNONYMS else _number(place, value)
+                positive = variable in SYNONYMS and variable not in law.any_sign
+                point[variable] = read_count(place, value) if positive else _number(place, value)
         problems += [Problem(place, f"{name} is missing in {text!r}") for name in law.variables if name not in point]
         points.append(point)
     if problems:
@@ -318,17 +322,18 @@ def beyond(value: float, low: float, high: float) -> float:
     return 1.0 + max(low - value, value - high, 0.0) / (high - low)
 
 
-def _experience(law: Law, distances: Sequence[Distance], reach: float) -> str:
+def _experience(law: Law, kept: _Kept, reach: float) -> str:
     """Return what held-out rows say of a distance, or that none lies as far."""
     if not budget_name(law.variables):
         return "nothing that the law reads orders runs by size, so no row was held out to test a forecast"
     if reach <= 1:
         return "within the budgets fitted"
     here = f"at {reach:.3g} times the largest budget fitted:"
-    if not distances:
+    if not (distances := kept.distances):
         return f"{here} no rows could be held out to test a forecast"
     known = next((each for each in distances if each.low <= reach < each.high), distances[-1])
-    error = f"{known.error:.2%}" if law.predicts == "loss" else f"{known.error:.4f}"
+    relative = law.predicts == "loss" if kept.relative is None else kept.relative
+    error = f"{known.error:.2%}" if relative else f"{known.error:.4f}"
     rows = f"{plural(known.rows, 'held-out row')} at {known.low:g} to {known.high:g} times were off by {error} on average"
     far = "" if reach < distances[-1].high else "; none lay farther, so the interval is unproven there"
     return f"{here} {rows}, {known.misses:.2g} standard errors{far}"

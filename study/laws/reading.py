@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any
@@ -36,6 +36,7 @@ from study.laws.columns import (
 from study.laws.expressions import evaluate
 from study.laws.formulas import FormulaLaw
 from study.laws.law import Floats, Law
+from study.laws.minimising import Space
 from study.laws.observations import (
     BY_CHOICE,
     VOCABULARY,
@@ -78,13 +79,16 @@ class TableQuery:
     leave_out_group: str | None = None
 
 
-def read_observations(query: TableQuery, law: Law) -> Observations:
+def read_observations(query: TableQuery, law: Law, space: Space | None = None) -> Observations:
     """Read the rows for a law; see read_columns.
 
-    Also raises InputError for rows in which the law has no value, as where a power with a negative exponent has the base 0.
+    Where `space` is linear, the response may have any sign; None is for callers that take logarithms whatever is asked. Also
+    raises InputError for rows in which the law has no value, as where a power with a negative exponent has the base 0.
     """
     named: dict[str, str] = {law.predicts: law.response} if isinstance(law, FormulaLaw) and law.response else {}
-    rows = read_columns(replace(query, roles={**named, **query.roles}), law.variables, law.predicts)
+    signed = (*law.any_sign, *([law.predicts] if space == "linear" else []))
+    remedy = "give --space linear" if space == "log" else ""
+    rows = read_columns(replace(query, roles={**named, **query.roles}), law.variables, law.predicts, signed, remedy)
     if (bad := law.undefined(rows.columns)).any():
         raise InputError(_undefined(law, rows, bad))
     notes = law.notes_on([*map(str, query.table.frame.columns)])
@@ -99,23 +103,23 @@ def _undefined(law: Law, rows: Observations, bad: NDArray[np.bool_]) -> list[Pro
     return [Problem(law.name, f"has no value in {where}; {remedy}")]
 
 
-def read_points(table: RunTable, variables: Sequence[str], roles: Mapping[str, str]) -> dict[str, Floats]:
+def read_points(table: RunTable, law: Law, roles: Mapping[str, str]) -> dict[str, Floats]:
     """Return the points of a table: each variable by the column or expression in `roles` if the table has it, else by name.
 
     Raises InputError, with every problem, for missing columns, and for rows without a number or without one above zero, which
-    every known role needs.
+    every known role needs unless the law says otherwise.
     """
     points: dict[str, Floats] = {}
     problems: list[Problem] = []
-    for name in variables:
+    for name in law.variables:
         try:
             values = _point_column(table, name, roles)
         except InputError as error:
             problems += error.problems
             continue
-        above = values > 0 if name in SYNONYMS else np.isfinite(values)
-        if len(bad := np.flatnonzero(~(np.isfinite(values) & above))):
-            kind = "number above zero" if name in SYNONYMS else "number"
+        positive = name in SYNONYMS and name not in law.any_sign
+        if len(bad := np.flatnonzero(~np.isfinite(values) | (positive & (values <= 0)))):
+            kind = "number above zero" if positive else "number"
             problems.append(Problem(str(table.path), f"{name} must be a {kind}, but is {values[bad[0]]:g} in row {bad[0] + 1}"))
         points[name] = values
     if problems:
@@ -144,19 +148,25 @@ def compute(table: RunTable, text: str, roles: Mapping[str, str], place: str) ->
     return values.to_numpy(dtype=float, na_value=np.nan)
 
 
-def read_columns(query: TableQuery, variables: Sequence[str], response: str) -> Observations:
+def read_columns(
+    query: TableQuery,
+    variables: Sequence[str],
+    response: str,
+    signed: Collection[str] = (),
+    remedy: str = "",
+) -> Observations:
     """Read the rows with a number in every variable, the response and the budget.
 
     Missing values, repeated rows, and rows that the query or selection leaves out are excluded with reasons. Raises InputError,
-    with every problem and its rows, for unknown columns, non-numeric values, non-positive losses or sizes, odd units and signs,
-    and losses that must not be pooled.
+    with every problem and its rows, for unknown columns, non-numeric values, losses and sizes that are not positive unless
+    `signed` names them, odd units and signs, and losses that must not be pooled. `remedy` is one more way out for a response.
     """
     reading = _Reading(query)
     order = reading.order(variables)
     wanted = tuple(dict.fromkeys((*variables, response, *order)))
     values = reading.all_numbers(wanted)
     reading.keep_best(response, values[response])
-    reading.refuse_odd_values(values)
+    reading.refuse_odd_values(values, lambda each: not_positive(each, signed, remedy if each.role == response else ""))
     columns = {name: values[name] for name in variables}
     if "loss" in wanted:
         reading.refuse_incomparable_losses(columns)
@@ -440,12 +450,12 @@ class _Reading:
                 reasons.append(f"{message}: if that is a search, --best-of {named or ','.join(inside)} keeps the best of each")
         return tuple(reasons)
 
-    def refuse_odd_values(self, values: Mapping[str, NDArray[np.float64]]) -> None:
+    def refuse_odd_values(self, values: Mapping[str, NDArray[np.float64]], signs: Callable[[Values], list[Problem]]) -> None:
         """Raise InputError for odd units and values without logarithm or product."""
         present = self.present
         rows = np.flatnonzero(present) + 1
         read = [Values(role, self.sources[role], each[present], rows) for role, each in values.items()]
-        checks: list[Callable[[Values], list[Problem]]] = [not_positive, beyond_arithmetic]
+        checks: list[Callable[[Values], list[Problem]]] = [signs, beyond_arithmetic]
         if not self.query.any_units:
             units = self.table.attrs.get(UNITS, {})
             checks = [

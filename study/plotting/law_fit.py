@@ -166,15 +166,13 @@ def _coloured_by(fit: Fit, name: str) -> str:
 def _curves(fitted: LawFit, name: str) -> list[pd.DataFrame]:
     """Return the law over a variable's measured range at each level of another, and beyond it.
 
-    Others at their geometric means.
+    Others at their geometric means, or at their means where some are zero or below.
     """
     fit = fitted.fit
     columns, by = fit.observations.columns, _coloured_by(fit, name)
-    if columns[name].min() <= 0:
-        return []
-    middle = {other: np.exp(np.log(columns[other]).mean()) for other in fit.law.variables if other not in (name, by)}
+    middle = {other: _middle(columns[other]) for other in fit.law.variables if other not in (name, by)}
     reach = REACH if fit.usable and name in _SIZES else 1.0
-    grid = np.geomspace(columns[name].min(), reach * columns[name].max(), _POINTS)
+    grid = _steps(columns[name].min(), reach * columns[name].max())
     held, curves = ", ".join(f"{other} {compact(value)}" for other, value in middle.items()), []
     for level in _levels(columns[by]) if by else [np.nan]:
         at = {other: np.full(_POINTS, value) for other, value in middle.items()} | {name: grid}
@@ -198,16 +196,23 @@ def _to_target(fitted: LawFit, name: str, target: LawTarget) -> list[pd.DataFram
             return []
         return [star.assign(size=float(budget_of({one: np.array([value]) for one, value in target.at.items()})[0]))]
     columns, end = fit.observations.columns, target.at[name]
-    if min(columns[name].min(), end) <= 0:
-        return []
     least, most = float(columns[name].min()), float(columns[name].max())
-    grid = np.geomspace(least if end > least else most, end, _POINTS)
+    grid = _steps(least if end > least else most, end)
     at = {other: np.full(_POINTS, value) for other, value in target.at.items()} | {name: grid}
     outside = [(values < columns[one].min()) | (values > columns[one].max()) for one, values in at.items()]
     low, high = fitted.interval_at(at)
     law = {"size": grid, "law": fit.predict(at), "low": low, "high": high}
     beyond = fit.observations.beyond(at) | np.any(outside, axis=0)
     return [star.assign(size=end), pd.DataFrame(of | {"kind": "approach"} | law | {"beyond": beyond})]
+
+
+def _middle(values: np.ndarray) -> float:
+    return float(np.exp(np.log(values).mean()) if (values > 0).all() else values.mean())
+
+
+def _steps(start: float, end: float) -> np.ndarray:
+    """Return the points of a curve, in equal ratios unless an end is zero or below."""
+    return np.geomspace(start, end, _POINTS) if min(start, end) > 0 else np.linspace(start, end, _POINTS)
 
 
 def _levels(values: np.ndarray) -> np.ndarray:
@@ -259,7 +264,8 @@ def draw(data: pd.DataFrame) -> Figure:
             below.plot(held["size"], held["residual"], **_RING)
             below.axhline(0, color="black", linewidth=1)
             below.set_xlabel(rows["axis"].iloc[0])
-            log_ticks(below)
+            if (rows["size"] > 0).all():
+                log_ticks(below)
         better = "\n(lower is better)" if _is_loss(data) else ""
         for above, below in axes[: 1 if style().columns > 1 else None]:
             above.set_ylabel(f"{data['predicts'].iloc[0]}{better}")

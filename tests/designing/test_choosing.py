@@ -17,6 +17,7 @@ from study.designing.choosing import METHODS, Prices, choose, pilot
 from study.designing.posterior import Learner, Optima, Pool, Prior, Rows, median
 from study.laws.catalogue import LAWS
 from study.laws.law import Floats
+from study.laws.observations import log_or_value
 from study.laws.tables import RunTable
 from tests.points import TRUTHS
 
@@ -275,6 +276,46 @@ def test_a_stranger_designs_by_columns_of_no_known_role(study: Any, tmp_path: Pa
         "--at: gives every variable; leave out --tokens": ("--at", "active=1", "--tokens", "1B"),
     }.items():
         assert told in study("predict", fit, *given)[2]
+
+
+@pytest.mark.slow
+def test_a_stranger_designs_for_losses_below_zero_and_for_shares_that_sum_to_one(study: Any, tmp_path: Path) -> None:
+    """Tables as in the published benchmark: several responses, zeros, groups named 70M, and a budget without its logarithm."""
+    random = np.random.default_rng(0)
+    shares = random.dirichlet(np.ones(3), 60).round(3)
+    shares[:6, 0] = 0.0
+    shares[:, 2] = 1 - shares[:, 0] - shares[:, 1]
+    mixed = pd.DataFrame(shares, columns=["share.a", "share b", "share_c"]).assign(group=["70M", "160M"] * 30)
+    for place, name in enumerate(("loss_a", "loss b")):
+        mixed[name] = 2 + 0.8 * np.exp(-3 * shares[:, place]) + random.normal(0, 0.003, 60)
+    compute = np.linspace(-1, 3, 30)
+    brier = pd.DataFrame({"log_flops": compute, "flops": 10 ** (compute + 20), "score": -0.6 + 0.05 * (compute - 1) ** 2})
+    brier["score"] += random.normal(0, 0.003, 30)
+    brier = brier.rename(columns={"score": "brier_score"})
+    files = [tmp_path / "mixed.csv", tmp_path / "brier.csv"]
+    for file, frame in zip(files, (mixed, brier), strict=True):
+        frame.to_csv(file, index=False)
+    of_mix = ("--candidates", files[0], "--cost", "1", "--budget", "3", "--where", "group == '70M'")
+    law = ("--law", "`loss b` = c + A*exp(-k*`share b`) + t*`share.a` + u*share_c; t in -5..5; u in -5..5")
+    status, out, _ = study("design", files[0], *of_mix, *law, "--target", "share b=0,share.a=0.5,share_c=0.5")
+    assert status == 0
+    assert "after 3 runs" in out
+    assert "note: share b, share.a and share_c sum to 1 in all 30 rows" in out
+    of_brier = ("--candidates", files[1], "--target", "log_flops=4", "--budget", "1e23", "--cost", "flops")
+    law = ("--law", "brier_score = y0 + k*(log_flops - m)^2")
+    status, out, _ = study("design", files[1], *of_brier, *law, "--space", "linear", "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert found["targets"][0]["predicted"] == pytest.approx(-0.15, abs=0.05)
+    assert found["after"] < found["before"] < 0.1
+    assert "or give --space linear" in study("design", files[1], *of_brier, *law)[2]
+
+
+def test_counts_from_zero_are_spread_by_their_ratios_and_shares_are_not() -> None:
+    counts, shares = np.array([0.0, 1e2, 1e4, 1e6]), np.array([0.0, 0.1, 0.9])
+    assert log_or_value(counts) == pytest.approx(np.log(counts + 100))
+    assert log_or_value(shares).tolist() == shares.tolist()
+    assert log_or_value(-counts).tolist() == (-counts).tolist()
 
 
 def test_a_forecast_is_the_median_over_basins_and_a_sharp_optimum_weighs_little() -> None:

@@ -215,6 +215,13 @@ def test_a_budget_that_is_no_column_is_refused(tmp_path: Path) -> None:
         read(tmp_path, table(), budget="6*7")
 
 
+def test_a_condition_may_name_numbers_as_the_table_writes_them(tmp_path: Path) -> None:
+    data = table().assign(group=["70M"] * 12 + ["160M"] * 8)
+    assert len(read(tmp_path, data, where="group == '70M'")) == 12
+    assert len(read(tmp_path, data, where="group in ('70M', '160M')")) == 20
+    assert len(read(tmp_path, data, where="group != 'crashed'")) == 20
+
+
 def test_clusters_follow_their_column(tmp_path: Path) -> None:
     assert read(tmp_path, table(), cluster="run").n_runs == 10
     assert read(tmp_path, table()).n_runs == 20

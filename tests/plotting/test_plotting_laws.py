@@ -241,6 +241,16 @@ def test_curves_over_columns_of_one_s_own_say_what_is_held_and_repeat_no_budget(
     assert not any("new runs" in text.get_text() for text in drawn.legends[0].get_texts())
 
 
+def test_a_column_with_values_below_zero_has_a_curve_over_all_of_them() -> None:
+    compute = np.linspace(-1, 3, 24)
+    runs = pd.DataFrame({"log_compute": compute, "loss": 0.05 * (compute - 1) ** 2 - 0.1})
+    settings = Settings(bootstrap=0, space="linear", starts=16)
+    data = law_fit.frame(fit_table(TableQuery(RunTable(Path("t.csv"), runs)), "y + k*(log_compute - m)^2", settings))
+    curve = data[(data["kind"] == "curve") & (data["variable"] == "log_compute")]
+    assert (curve["size"].min(), curve["size"].max()) == (-1, 3)
+    assert law_fit.draw(data).axes[0].get_xscale() == "linear"
+
+
 @pytest.mark.slow
 def test_axes_name_the_columns_of_a_ledger_that_a_law_reads_and_predicts(tmp_path: Path) -> None:
     shapes = tuple((1, width) for width in (48, 64, 92, 128, 184))
