@@ -187,10 +187,19 @@ class FormulaLaw(Law):
             return ()
         taken = [name for name in self.reads_columns if name in self.variables and _LIKE_A_CONSTANT.fullmatch(name)]
         notes = [f"{name} is the table's column; a range makes it a constant to fit: '{name} in 0..10'" for name in taken]
-        meant = {
-            name: near(name, [*columns], _ALIKE) for name in self.parameters if len(name) > 3 and name not in dict(self.ranges)
-        }
-        notes += [f"{name} is a constant to fit, not the column {column}" for name, column in meant.items() if column]
+        open_ = [name for name in self.parameters if name not in dict(self.ranges)]
+        meant = {name: near(name, [*columns], _ALIKE) for name in open_ if len(name) > 3}
+        notes += [
+            f"{name} is taken as a parameter; did you mean the column {column}?" for name, column in meant.items() if column
+        ]
+        bases = {power.node.left.id for power in self.powers if isinstance(power.node.left, ast.Name)}
+        lost = [name for name in open_ if name in bases and not meant.get(name)]
+        known = joined([column if column.isidentifier() else f"`{column}`" for column in columns])
+        notes += [
+            f"{name} is taken as a parameter, and raised to a power; as a column it would be one of {known}" for name in lost
+        ]
+        if any(meant.values()) or lost:
+            notes.append(f"{joined(self.parameters)} are taken as parameters, {joined(self.variables)} as columns")
         return tuple(notes)
 
     @cached_property

@@ -136,9 +136,16 @@ def test_names_that_may_be_meant_otherwise_are_told() -> None:
     table = RunTable(Path("t.csv"), MIXED)
     columns = [*map(str, MIXED)]
     (clash,) = find_law("E + A*num_experts^-g", table=table).notes_on(columns)
-    (typo,) = find_law("B0 + A*params^-a*num_expert^-g", table=table).notes_on(columns)
+    typo, taken = find_law("B0 + A*params^-a*num_expert^-g", table=table).notes_on(columns)
+    lost, _ = find_law("B0 + A*params^-a*Q^-g", table=table).notes_on(columns)
+    assert find_law("B0 + A*params^-a", table=table).notes_on(columns) == ()
+    assert find_law("B0 + A*params^-a*Q^-g; Q in 1..9", table=table).notes_on(columns) == ()
     assert clash == "E is the table's column; a range makes it a constant to fit: 'E in 0..10'"
-    assert typo == "num_expert is a constant to fit, not the column num_experts"
+    assert typo == "num_expert is taken as a parameter; did you mean the column num_experts?"
+    assert taken == "B0, A, a, num_expert and g are taken as parameters, parameters as columns"
+    assert lost.startswith(
+        "Q is taken as a parameter, and raised to a power; as a column it would be one of num_experts, E, lr"
+    )
     assert LAWS["chinchilla-power"].notes_on([*columns, "alpha"]) == ()
 
 
