@@ -50,6 +50,7 @@ _DECIMALS = 9
 _NOTHING = 1e-14
 _ROWS_FOR_STARTS = 2000
 _BOUND = 1e-6
+_LONGER = 9
 
 
 @dataclass(frozen=True)
@@ -272,9 +273,13 @@ def _best(law: Law, objective: Objective, observations: Observations, settings: 
     weights = np.ones((len(theta), len(observations)))
     minima = minimise(objective, theta, weights)
     lowest = int(np.argmin(_levels(minima.value, len(observations))))
-    again = minimise(objective, minima.theta[[lowest]], weights[:1])
+    best = Minima(minima.theta[[lowest]], minima.value[[lowest]], minima.converged[[lowest]])
+    for _ in range(_LONGER):
+        if not best.converged[0]:
+            best = minimise(objective, best.theta, weights[:1])
+    again = minimise(objective, best.theta, weights[:1])
     scale = max(float(again.value[0]), _NOTHING * len(observations))
-    return again, float(minima.value[lowest] - again.value[0]) / scale, ties
+    return again, float(best.value[0] - again.value[0]) / scale, ties
 
 
 def _followed(law: Law, observations: Observations, settings: Settings) -> tuple[Floats, Floats]:

@@ -28,6 +28,9 @@ _ASCII = {"·": "*", "×": "*", "−": "-", "–": "-", "^": "**"}
 _SPREADS = (0.05, 5.0)
 _LEAST = 1e-3
 _LARGEST_VALUE = 1e100
+_EXPONENTS = (0.7, 0.2, 0.05)
+_HALVINGS = 6
+_FAR = 1e3
 _QUOTED = re.compile("`([^`]+)`")
 _COMMENT = re.compile("(`[^`]+`)|#.*")
 _COLUMNS = re.compile(r"(.+) (?:is a column|are columns)")
@@ -307,14 +310,22 @@ class FormulaLaw(Law):
         return np.asarray(np.broadcast_to(value, (len(parameters), rows)))
 
     def undefined(self, columns: Columns) -> NDArray[np.bool_]:
-        """Return the rows in which the law or a derivative has no value, whatever its constants."""
-        usual = {name: np.clip(0.7, *limits) for name, limits in self.limits.items()}
+        """Return the rows in which the law or a derivative has no value, whatever its constants.
+
+        Exponents are tried from steep to gentle, since exp(N^0.7) has none for any size and exp(N^0.05) has.
+        """
+        return np.asarray(np.all([self._beyond(columns, exponent) for exponent in _EXPONENTS], axis=0))
+
+    def _beyond(self, columns: Columns, exponent: float) -> NDArray[np.bool_]:
+        """Return the rows in which the law or a derivative is too large where its exponents are as given."""
+        tried = {name: exponent if name in self.exponents else _EXPONENTS[0] for name in self.parameters}
+        usual = {name: np.clip(tried[name], *limits) for name, limits in self.limits.items()}
         jets = {name: Jet(np.array([[usual[name]]]), {index: np.ones((1, 1))}, None) for index, name in enumerate(usual)}
         with np.errstate(all="ignore"):
             jet: Jet = _evaluate(self.tree, self.by_name(columns), jets, {})
         rows = len(next(iter(columns.values())))
         parts = [np.broadcast_to(part, (1, rows))[0] for part in (jet.value, *jet.slopes.values())]
-        return np.asarray(~(np.abs(parts) < _LARGEST_VALUE).all(axis=0))
+        return np.asarray(~(np.abs(parts) < _LARGEST_VALUE ** (exponent / _EXPONENTS[0])).all(axis=0))
 
     def added_to(self, name: str) -> str | None:
         """Return the name of the variable that a parameter is added to, as B in F + B."""
@@ -444,7 +455,8 @@ class _FormulaSurface(CurvedSurface):
         """Sobol points of the parameters that are not linear, each with the best linear ones (variable projection).
 
         Exponents change their power e^0.05 to e^5 times over a standard deviation of its base; parameters with a range lie in
-        it; others are around the size of the response. Source: Golub and Pereyra 1973.
+        it, and of a law of one's own are halved where its value is beyond the response; others are around the size of the
+        response. Source: Golub and Pereyra 1973.
         """
         law = self.law
         free = [index for index in range(len(law.parameters)) if index not in law.linear]
@@ -455,7 +467,17 @@ class _FormulaSurface(CurvedSurface):
             theta[:, free] = np.column_stack(
                 [self._spread(index, unit, response) for index, unit in zip(free, units.T, strict=True)]
             )
+        theta = self._within_reach(theta, response) if law.written is not None else theta
         return self._projected(theta, response) if law.linear else theta
+
+    def _within_reach(self, theta: Floats, response: Floats) -> Floats:
+        """Halve the parameters with a range where the law lies far beyond the response, as exp(s·N^q) does in a wide range."""
+        ranged = np.isin(self.law.parameters, [*dict(self.law.ranges)])
+        low, high = self.bounds
+        for _ in range(_HALVINGS if ranged.any() else 0):
+            far = ~(np.abs(self.value(theta)) < _FAR * np.abs(response).max()).all(axis=1)
+            theta = np.where(far[:, None] & ranged, np.clip(theta / 2, low, high), theta)
+        return theta
 
     def _spread(self, index: int, unit: Floats, response: Floats) -> Floats:
         name = self.law.parameters[index]

@@ -52,6 +52,37 @@ def test_a_law_of_the_catalogue_written_as_a_formula_gives_the_same_fit(name: st
         assert written.intervals[spelled.get(given, given)] == pytest.approx(interval, rel=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text",
+    [
+        "exp(s*N^q + S) + exp(B*N^b + Q)*D^-exp(A*N^a + E); s in -5..0; S in -3..5; b in -0.6..0; Q in -10..10; "
+        "A in -10..0; E in -5..10",
+        "exp(S - s*N^q) + exp(B/N^b + Q)/D^exp(E - A*N^a); S in -5..5; Q in -10..10; E in -5..10",
+    ],
+)
+def test_farseer_written_in_other_signs_and_wider_ranges_gives_the_fit_of_the_catalogue(text: str) -> None:
+    known, own = LAWS["farseer"], find_law(text)
+    columns = {name: values.ravel() for name, values in zip(known.variables, _grid_of_farseer(), strict=True)}
+    noise = np.random.default_rng(1).normal(0, 0.002, len(columns["tokens"]))
+    points = Observations.of(columns, known.predict(TRUTHS["farseer"], columns) * np.exp(noise))
+    usual, written = (fit(law, points, Settings(bootstrap=0)) for law in (known, own))
+    assert written.status != "failed"
+    assert written.objective == pytest.approx(usual.objective, rel=1e-4)
+    assert written.predict(columns) == pytest.approx(usual.predict(columns), rel=1e-3)
+
+
+def _grid_of_farseer() -> tuple[np.ndarray, ...]:
+    return np.meshgrid(np.geomspace(1e8, 6e9, 14), np.geomspace(1e9, 5e11, 10))
+
+
+def test_a_wide_range_of_exponents_leaves_rows_their_value_and_zero_none() -> None:
+    law = find_law("exp(s*N^q + S) + exp(B*N^b + Q)*D^-exp(A*N^a + E); s in -10..10; q in -1..1; A in -10..10; a in -1..1")
+    columns = {"parameters": np.array([1e7, 1e9, 1e12]), "tokens": np.array([1e9, 1e12, 1e6])}
+    assert not law.undefined(columns).any()
+    assert law.undefined(columns | {"tokens": np.array([0.0, 1e9, -1.0])}).tolist() == [True, False, True]
+
+
 def test_derivatives_of_every_operation_agree_with_differences() -> None:
     def expression(a: Jet, b: Jet) -> Jet:
         return (1.5 - a * b) ** 2.0 / (a + 2.0).log() + b**a - 2.0 ** -(a / b) + (3.0 / a) ** 0.5 * (a * 0.3 - b).exp()
