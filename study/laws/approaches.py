@@ -17,7 +17,7 @@ from study.base.text import aligned, status_words
 from study.laws.catalogue import LAWS
 from study.laws.columns import find_columns
 from study.laws.estimation import DEFAULT_SETTINGS, Fit, fit
-from study.laws.frontiers import Frontier, Optimum, check_split, envelope, hull, iso_flop, optimum, parametric
+from study.laws.frontiers import Ends, Frontier, Optimum, check_split, envelope, hull, iso_flop, optimum, parametric
 from study.laws.law import Floats
 from study.laws.observations import Observations
 from study.laws.reading import TableQuery, read_observations
@@ -67,9 +67,11 @@ class Frontiers:
         budget, beyond = next((one.flops, one.beyond) for one in self.optima.values())
         rows = [[f"at {budget:.4g} FLOPs", "N*", "D* = C/(6·N*)", "loss"]]
         for name, one in self.optima.items():
-            loss = "–" if one.loss is None else f"{one.loss:.4f}"
-            rows.append([name, count_text(one.parameters), count_text(one.tokens), loss])
-        return ["", *aligned(rows), f"the budget is {beyond:.3g} times the largest of the table"]
+            loss = "–" if one.loss is None else f"{one.loss:.4f}{_between(one.loss_interval, '{:.4f}'.format)}"
+            sizes = f"{count_text(one.parameters)}{_between(one.parameters_interval, count_text)}"
+            rows.append([name, sizes, f"{count_text(one.tokens)}{_between(one.tokens_interval, count_text)}", loss])
+        interval = "in brackets the 95% interval of the line or the law, without the scatter of a run"
+        return ["", *aligned(rows), interval, f"the budget is {beyond:.3g} times the largest of the table"]
 
 
 _APPROACHES: dict[str, Callable[[Floats, Floats, Floats], Frontier]] = {
@@ -113,6 +115,10 @@ def frontiers(query: TableQuery, flops: float | None = None) -> Frontiers:
     frontiers = {name: one for name, one in result.items() if isinstance(one, Frontier)}
     optima = {} if flops is None else {name: optimum(one, flops, budgets[1], fits.get(name)) for name, one in frontiers.items()}
     return Frontiers(result, budgets, points.roles["parameters"], points.notes(), optima)
+
+
+def _between(ends: Ends | None, words: Callable[[float], str]) -> str:
+    return "" if ends is None else f" ({words(ends[0])} to {words(ends[1])})"
 
 
 def _refused(result: Approaches) -> Iterator[tuple[str, str]]:

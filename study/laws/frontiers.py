@@ -24,6 +24,8 @@ from study.laws.uncertainty import Status
 
 Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 
+Ends = tuple[float, float]
+
 Approach = Literal["envelope", "hull", "parabola", "akima", "parametric"]
 
 SAME_BUDGET = 0.1
@@ -83,7 +85,8 @@ class Frontier:
 class Optimum:
     """The best split of a budget: N*, D* = C/(6·N*), and the law's loss there, None without a law.
 
-    `beyond` is the budget over the largest one tried.
+    `beyond` is the budget over the largest one tried. Intervals of 95% are those of the line or the law, without the scatter of
+    a run; None where it has none.
     """
 
     flops: float
@@ -91,14 +94,54 @@ class Optimum:
     tokens: float
     loss: float | None
     beyond: float
+    parameters_interval: Ends | None = None
+    tokens_interval: Ends | None = None
+    loss_interval: Ends | None = None
 
 
 def optimum(frontier: Frontier, flops: float, largest: float, fit: Fit | None = None) -> Optimum:
     """Return a frontier's split of a budget, in its own count of FLOPs."""
     parameters = frontier.parameters(flops)
-    columns = {"parameters": np.array([parameters]), "tokens": np.array([flops / (6 * parameters)])}
+    columns = _split(np.array([parameters]), flops)
     loss = None if fit is None else float(fit.predict(columns)[0])
-    return Optimum(flops, parameters, float(columns["tokens"][0]), loss, flops / largest)
+    sizes, losses = (_of_line(frontier, flops), None) if fit is None else _of_resamples(fit, flops)
+    tokens = None if sizes is None else (flops / (6 * sizes[1]), flops / (6 * sizes[0]))
+    return Optimum(flops, parameters, float(columns["tokens"][0]), loss, flops / largest, sizes, tokens, losses)
+
+
+def _split(parameters: Floats, flops: float) -> dict[str, Floats]:
+    return {"parameters": parameters, "tokens": flops / (6 * parameters)}
+
+
+def _of_line(frontier: Frontier, flops: float) -> Ends | None:
+    """Return the interval of N* by a line through the best models, from that of its slope.
+
+    A line is known at a distance x from the mean of its n points as well as its slope times √(Σ(xᵢ − mean)²/n + x²).
+    """
+    budgets = np.log([one.flops for one in frontier.best if one.inside])
+    if frontier.interval is None or not len(budgets):
+        return None
+    from_mean = float(np.log(flops) - budgets.mean())
+    reach = float(np.hypot(budgets.std(), from_mean))
+    below, above = frontier.exponent - frontier.interval[0], frontier.interval[1] - frontier.exponent
+    if from_mean < 0:
+        below, above = above, below
+    parameters = frontier.parameters(flops)
+    return parameters * float(np.exp(-below * reach)), parameters * float(np.exp(above * reach))
+
+
+def _of_resamples(fit: Fit, flops: float) -> tuple[Ends | None, Ends | None]:
+    """Return the intervals of N* and of the loss there, each resample of the law at its own best split."""
+    if not fit.intervals:
+        return None, None
+    with np.errstate(all="ignore"):
+        a, b, alpha, beta = (fit.resampled[:, fit.law.parameters.index(name)] for name in ("A", "B", "alpha", "beta"))
+        sizes = (alpha * a / (beta * b)) ** (1 / (alpha + beta)) * (flops / 6) ** (beta / (alpha + beta))
+        columns = _split(sizes, flops)
+        losses = fit.law.values(fit.resampled, columns).diagonal()
+    ends = [tuple(map(float, fit.interval(each))) for each in (sizes, losses)]
+    of_size, of_loss = ((low, high) if 0 < low <= high < np.inf else None for low, high in ends)
+    return of_size, of_loss
 
 
 def check_split(parameters: Floats, tokens: Floats) -> None:

@@ -344,8 +344,15 @@ def test_a_budget_has_its_best_split_and_loss_by_every_approach(study: Any, runs
     assert optima["parametric"]["loss"] == pytest.approx(least, rel=1e-3)
     for one in optima.values():
         assert 6 * one["parameters"] * one["tokens"] == pytest.approx(budget, rel=1e-6)
+        low, high = one["parameters_interval"]
+        assert low < one["parameters"] < high
+        assert one["tokens_interval"] == pytest.approx([budget / 6 / high, budget / 6 / low], rel=1e-6)
+    assert optima["parametric"]["parameters_interval"][0] < best < optima["parametric"]["parameters_interval"][1]
+    assert optima["parametric"]["loss_interval"][0] < least < optima["parametric"]["loss_interval"][1]
+    assert optima["akima"]["loss_interval"] is None
     out = study("frontier", runs, "--at", "1e23")[1]
     assert "at 1e+23 FLOPs" in out
+    assert "in brackets the 95% interval of the line or the law" in out
     assert study("frontier", runs, "--at", "much")[0] == 2
 
 
