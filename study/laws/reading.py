@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
@@ -364,6 +365,9 @@ class _Reading:
                 values[role] = self.numbers(role)
             except InputError as error:
                 problems += error.problems
+        if problems and self.sources and any(problem.message.startswith("is needed") for problem in problems):
+            found = ", ".join(f"{option_name(role)} {shlex.quote(text)}" for role, text in self.sources.items())
+            problems.append(Problem(str(self.query.table.path), f"is read with {found}"))
         if problems:
             raise InputError([*dict.fromkeys(reversed(problems))][::-1])  # raise a problem shared by several roles once, last
         used = " ".join(self.sources[role] for role in roles)

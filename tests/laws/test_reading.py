@@ -222,6 +222,15 @@ def test_a_condition_may_name_numbers_as_the_table_writes_them(tmp_path: Path) -
     assert len(read(tmp_path, data, where="group != 'crashed'")) == 20
 
 
+def test_a_missing_column_is_told_with_the_options_that_were_found(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"lr": [1e-3], "bsz": [64], "data size": [1e9], "lm_loss": [2.0]})
+    with pytest.raises(InputError) as refused:
+        read_observations(TableQuery(RunTable(tmp_path / "t.csv", frame)), LAWS["learning-rate-batch"])
+    told = [str(problem) for problem in refused.value.problems]
+    assert told[:2] == ["--parameters: is needed", "--tokens: is needed"]
+    assert told[-1] == f"{tmp_path / 't.csv'}: is read with --learning-rate lr, --batch bsz, --loss lm_loss"
+
+
 def test_clusters_follow_their_column(tmp_path: Path) -> None:
     assert read(tmp_path, table(), cluster="run").n_runs == 10
     assert read(tmp_path, table()).n_runs == 20
