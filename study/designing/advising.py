@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from study.base.errors import InputError
 from study.base.quantities import count_text, plural
 from study.base.text import aligned, joined
-from study.designing.choosing import METHODS, Method, Prices, expected_error, half_width_of, plan
+from study.designing.choosing import METHODS, Choice, Method, Prices, expected_error, half_width_of, plan
 from study.designing.posterior import MOST_TARGETS, Basin, Learner, Pool, Rows, forecast_of
 from study.laws.columns import find_columns
 from study.laws.law import Floats, Law
@@ -32,7 +32,9 @@ _SIZES = ("parameters", "tokens", "flops")
 class Advice:
     """The next runs, with the expected half-width of the 95% interval at the targets before the first and after each.
 
-    Half-widths are relative. `cheapest` and `random` spend the same budget so.
+    A half-width is relative in logarithms. `cheapest` and `random` are those of the same budget spent on the cheapest
+    candidates, and the mean of several random orders; where the best of these is expected to do better than the plans of the
+    criterion `error`, its runs are the advice.
     """
 
     law: Law
@@ -84,6 +86,7 @@ class Advice:
             [
                 *(f"{self._point(row)}: {self.law.predicts} {value:.5g}" for row, value in enumerate(self.forecast)),
                 f"95% interval of the law there: ± {self._width(self.widths[0])} now{basins}",
+                f"the law reads {joined(self.law.variables)}, and {joined(self.law.parameters)} are its parameters",
                 "",
                 *aligned([header, *rows[:SHOWN]]),
                 *more,
@@ -142,8 +145,12 @@ def advise(
     learner, chosen = Learner(pool, seed, METHODS[method].bend), METHODS[method]
     rows = np.arange(many)
     basins = learner.basins(rows, response)
-    best = plan(basins, Prices.alone(pool.costs), np.arange(many, len(pool)), budget, chosen)
-    fixed = expected_error(basins)
+    planned = plan(basins, Prices.alone(pool.costs), np.arange(many, len(pool)), budget, chosen)
+    cheapest = _in_order(basins, pool.costs, np.argsort(pool.costs, kind="stable"), budget)
+    random = [*_at_random(basins, pool, budget, seed)]
+    best = min([planned, *([cheapest, *random] if chosen.criterion == "error" else [])], key=lambda one: one.errors[-1])
+    plain = "the cheapest runs" if best is cheapest else "runs at random"
+    how = (*how, *([] if best is planned else [f"no plan is expected to do better than {plain}, which are listed"]))
     forecast = forecast_of(basins) if space == "linear" else np.exp(forecast_of(basins))
     return Advice(
         law=law,
@@ -152,9 +159,9 @@ def advise(
         forecast=np.asarray(forecast)[np.argsort(learner.aims)],
         runs=tuple({name: float(pool.candidates[name][row]) for name in law.variables} for row in best.rows),
         costs=tuple(float(pool.costs[row]) for row in best.rows),
-        widths=(half_width_of(fixed), *(half_width_of(error) for error in best.errors[1:])),
-        cheapest=_spent(basins, pool.costs, np.argsort(pool.costs, kind="stable"), budget),
-        random=_at_random(basins, pool, budget, seed),
+        widths=tuple(map(half_width_of, best.errors)),
+        cheapest=half_width_of(cheapest.errors[-1]),
+        random=float(np.mean([half_width_of(one.errors[-1]) for one in random])),
         basins=len(basins),
         unit=unit,
         notes=(*_notes(finished, pool, rows, len(basins), chosen), *finished.collinearity(law), *how),
@@ -186,18 +193,22 @@ def _costs(law: Law, table: RunTable, roles: Mapping[str, str], cost: str | None
     return values, "FLOPs", () if {*read} <= {*law.variables} else (counted,)
 
 
-def _spent(basins: list[Basin], costs: Floats, order: Rows, budget: float) -> float:
-    """Return the half-width once a budget is spent in this order, skipping what it cannot afford."""
+def _in_order(basins: list[Basin], costs: Floats, order: Rows, budget: float) -> Choice:
+    """Spend a budget on candidates in order, skipping what it cannot afford."""
+    rows, errors = list[int](), [expected_error(basins)]
     for row in order.tolist():
         if costs[row] <= budget:
             budget -= float(costs[row])
             basins = [basin.after(row) for basin in basins]
-    return half_width_of(expected_error(basins))
+            rows.append(row)
+            errors.append(expected_error(basins))
+    return Choice(tuple(rows), tuple(costs[rows].tolist()), tuple(errors))
 
 
-def _at_random(basins: list[Basin], pool: Pool, budget: float, seed: int, repeats: int = 5) -> float:
+def _at_random(basins: list[Basin], pool: Pool, budget: float, seed: int, repeats: int = 5) -> Iterator[Choice]:
     random = np.random.default_rng(seed)
-    return float(np.mean([_spent(basins, pool.costs, random.permutation(len(pool)), budget) for _ in range(repeats)]))
+    for _ in range(repeats):
+        yield _in_order(basins, pool.costs, random.permutation(len(pool)), budget)
 
 
 def _notes(finished: Observations, pool: Pool, rows: Rows, basins: int, method: Method) -> tuple[str, ...]:

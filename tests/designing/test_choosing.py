@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from study.base.errors import InputError
-from study.designing import benchmark
+from study.designing import advising, benchmark
 from study.designing.benchmark import Task, as_markdown, load, load_replays, measure, measure_replay, score, simulate_coverage
-from study.designing.choosing import METHODS, Prices, choose, pilot
+from study.designing.choosing import METHODS, Choice, Prices, choose, pilot
 from study.designing.posterior import Learner, Optima, Pool, Prior, Rows, median
 from study.laws.catalogue import LAWS
 from study.laws.law import Floats
@@ -235,6 +235,20 @@ def test_the_next_runs_narrow_the_forecast_and_more_than_cheap_ones(study: Any, 
         status, out, err = study("design", runs, *given)
         assert (status, out) == (2, "")
         assert told in err
+
+
+def test_a_design_is_never_expected_to_do_worse_than_the_plain_runs_beside_it(
+    study: Any, tables: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poor = Choice((100,), (1.0,), (1.0, 1.0))
+    monkeypatch.setattr(advising, "plan", lambda *_: poor)
+    options = ("--candidates", tables[1], "--target", "parameters=7e10,tokens=1.4e12", "--budget", "1e20", "--json")
+    found = json.loads(study("design", tables[0], "--law", "chinchilla", *options)[1])
+    assert found["after"] <= min(found["cheapest"], found["random"])
+    assert sum(run["cost"] for run in found["runs"]) <= 1e20
+    assert any(note.startswith("no plan is expected to do better than ") for note in found["notes"])
+    by_volume = json.loads(study("design", tables[0], "--law", "chinchilla", *options, "--criterion", "d-optimal")[1])
+    assert len(by_volume["runs"]) == 1
 
 
 @pytest.mark.slow
