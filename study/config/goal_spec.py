@@ -58,9 +58,12 @@ class ExponentGoal(Strict):
 
 
 class ComparedPoint(Strict):
-    """Where variants are compared: a budget, and a size for which the other sizes are solved, or one shape."""
+    """Where variants are compared: a budget, and a size for which the other sizes are solved, or one shape.
 
-    tokens: Tokens
+    Without tokens the budget is the longest of the pool at which all seeds of every variant can be afforded.
+    """
+
+    tokens: Tokens | None = None
     parameters_non_embedding: Parameters | None = None
     depth: Depth | None = None
     width: Width | None = None
@@ -116,6 +119,13 @@ class DecisionGoal(Strict):
         return self
 
 
+class SizeCompared(Strict):
+    """A size at which all depths or widths of a pool are compared, and a budget as in ComparedPoint."""
+
+    parameters_non_embedding: Parameters
+    tokens: Tokens | None = None
+
+
 class OptimumGoal(Strict):
     """Find the depth or width of the least loss at equal non-embedding parameters, among those of the pool.
 
@@ -124,7 +134,7 @@ class OptimumGoal(Strict):
     """
 
     optimum: Literal["depth", "width"]
-    at: SizedPoint
+    at: SizeCompared
     within: Positive
 
 
@@ -164,8 +174,8 @@ class RunPool(Strict):
 
     Each is one value, or the two ends of a range, which is filled in steps of about a doubling; widths are multiples of
     `width_multiple`. Heads and FFN follow the width by `head_width` and `ffn_ratio` (study.counting.solving.ShapeRules). A
-    decision gives depths, size and budget itself, and takes only these rules from the pool; an optimum takes the candidates of
-    its size from it.
+    decision gives its variants and size itself, and takes these rules and, if it gives none, its budget from the pool; an
+    optimum takes the candidates of its size from it, too.
     """
 
     depth: OneOrSeveral[Depth] | None = None

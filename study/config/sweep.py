@@ -168,6 +168,9 @@ _ANY_SHAPE = {"list": [{"depth": 1, "width": 1}]}
 _NOTHING_TO_TUNE = "a budget of 0 steps trains nothing: give no other budget, one seed, and no tune or search"
 _SEARCH_ALONE = "a search has one budget and one seed, and its space lists the knobs; leave out vary and tune"
 _AUTO_BESIDE_OTHERS = "'auto' means bf16 or fp32, depending on the device; list those two to compare them"
+DECIDING_SEEDS = 6
+"""The most seeds of each variant of a decision, if a file does not say."""
+
 MOST_OF_POOL = 2000
 """The most runs that a goal chooses from, seeds counted."""
 
@@ -445,8 +448,9 @@ class SearchSweep(SweepBase):
 class GoalSweep(SweepBase):
     """A sweep with a goal: runs are chosen from a pool, one batch after another, until the goal is met or the compute is spent.
 
-    `seeds` is the most seeds of one shape and budget. `prior` is where the first runs are chosen from: the JSON of a fit of the
-    law by study fit, or a ledger or results folder to fit it to; without one, published exponents with wide priors.
+    `seeds` is the most seeds of one shape and budget; without it one for a law, and DECIDING_SEEDS for a decision. `prior` is
+    where the first runs are chosen from: the JSON of a fit of the law by study fit, or a ledger or results folder to fit it to;
+    without one, published exponents with wide priors.
     """
 
     goal: SweepGoal
@@ -456,6 +460,14 @@ class GoalSweep(SweepBase):
 
     of_shapes: ClassVar[tuple[str, ...]] = SIZES
 
+    @model_validator(mode="before")
+    @classmethod
+    def _a_decision_has_seeds(cls, values: Any) -> Any:
+        """Give a decision or an optimum its seeds if the file does not."""
+        goal = values.get("goal") if isinstance(values, Mapping) else None
+        decides = isinstance(goal, Mapping) and bool({"decide", "optimum"} & goal.keys())
+        return {"seeds": DECIDING_SEEDS, **values} if decides else values
+
     @model_validator(mode="after")
     def _pool_serves_the_goal(self) -> Self:
         axes = {"depth": self.pool.depth, "width": self.pool.width, "tokens": self.pool.tokens}
@@ -463,8 +475,8 @@ class GoalSweep(SweepBase):
         asked = [*axes]
         if isinstance(self.goal, DecisionGoal | OptimumGoal):
             asked = [self.goal.optimum] if isinstance(self.goal, OptimumGoal) else []
-            if others := [name for name in given if name not in asked]:
-                raise ValueError(f"compares variants at one point; leave out pool.{', pool.'.join(others)}")
+            if self.goal.at.tokens is None and self.pool.tokens is None:
+                raise ValueError("needs goal.at.tokens, or pool.tokens to choose the budget from")
             if self.prior is not None:
                 raise ValueError("decides without a law, and so without a prior; leave it out")
         if missing := [name for name in asked if name not in given]:

@@ -10,7 +10,7 @@ from study.base.errors import InputError, Problem, shown
 from study.base.quantities import count_text, plural
 from study.base.statistics import variance_of_mean
 from study.base.text import joined
-from study.config.goal_spec import SOLVED, ComparedPoint, DecisionGoal, OptimumGoal, SizedPoint
+from study.config.goal_spec import SOLVED, ComparedPoint, DecisionGoal, OptimumGoal, SizeCompared
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig
 from study.config.shape_spec import Shapes, needs_even_heads
@@ -51,7 +51,12 @@ class Decision(GoalDesign):
         self.goal, self.compared = goal, spec.compared
         self.difference = goal.difference if isinstance(goal, DecisionGoal) else goal.within
         self.seeks_optimum = isinstance(goal, OptimumGoal)
-        super().__init__(spec, [*_variants(spec, self.compared, goal.at)])
+        budgets = [goal.at.tokens] if goal.at.tokens is not None else spec.pool.budgets()
+        for tokens in sorted(budgets, reverse=True):  # the longest of which all seeds can be afforded, or the shortest
+            self.budget = tokens
+            super().__init__(spec, [*_variants(spec, self.compared, goal.at, tokens)])
+            if self.flops.sum() * spec.seeds <= self.limit({}):
+                break
         self._folder_of = folder_of
         self._per_token: dict[str, Floats] = {}
         self._raced: dict[tuple[str, ...], list[Race]] = {}
@@ -65,7 +70,7 @@ class Decision(GoalDesign):
     def target(self) -> tuple[float, float]:
         """Where the variants are compared: the goal's size, or their mean."""
         at = self.goal.at
-        return at.parameters_non_embedding or float(np.mean(self.sizes)), at.tokens
+        return at.parameters_non_embedding or float(np.mean(self.sizes)), self.budget
 
     def problems(self, limit: float) -> list[Problem]:
         """Seeds or a limit that cannot decide anything."""
@@ -152,7 +157,16 @@ class Decision(GoalDesign):
                 f"If seeds scatter by {of}, a variant that is {better} is found in {odds.decided:.0%} of sweeps, after {cost}; "
                 f"a grid of all finds it in {odds.fixed:.0%}."
             )
-        return lines
+        return [*lines, *self._outside()]
+
+    def _outside(self) -> Iterator[str]:
+        """Warn of variants whose solved size lies outside the pool."""
+        for size, ends in (("depth", self.spec.pool.depth), ("width", self.spec.pool.width)):
+            sizes = [getattr(config.architecture, size) for config in self.points]
+            if ends is not None and (beyond := sorted({one for one in sizes if not ends[0] <= one <= ends[-1]})):
+                values = joined([f"{one:,}" for one in beyond])
+                span = f"{ends[0]:,} to {ends[-1]:,}"
+                yield f"Warning: {size} {values} lies outside the pool's {span}; a decision solves its shapes from their size."
 
     def _race(self, ended: Mapping[Place, RunRecord]) -> list[Race]:
         key = tuple(sorted(record.run_id for record in ended.values()))
@@ -230,9 +244,9 @@ class Decision(GoalDesign):
         return f"about {seeds} seeds would narrow the widest interval from ± {look.half_width:.2g} to {self.difference:g}"
 
 
-def _variants(spec: GoalSweep, compared: str, at: ComparedPoint | SizedPoint) -> Iterator[RunConfig]:
+def _variants(spec: GoalSweep, compared: str, at: ComparedPoint | SizeCompared, tokens: float) -> Iterator[RunConfig]:
     """Each variant at the goal's size and budget; raises InputError for a value or size that cannot be."""
-    pool, budget = spec.pool, Budget(tokens=at.tokens)
+    pool, budget = spec.pool, Budget(tokens=tokens)
     rules = {"head_width": pool.head_width, "ffn_ratio": pool.ffn_ratio, "width_multiple": pool.width_multiple}
     architecture = spec.shared.get("architecture", {})
     if compared == "depth":
@@ -244,20 +258,20 @@ def _variants(spec: GoalSweep, compared: str, at: ComparedPoint | SizedPoint) ->
         return
     solved = ShapeRules(pool.head_width, pool.ffn_ratio, pool.width_multiple, needs_even_heads(architecture))
     if compared == "width":
-        yield from (_of_width(spec, solved, width, at) for width in spec.candidates)
+        yield from (_of_width(spec, solved, width, at, budget) for width in spec.candidates)
         return
     assert isinstance(at, ComparedPoint)
     shape = solved.completed({"depth": at.depth, "width": at.width})
     yield from (run_config(spec, shape, budget, {compared: value}) for value in spec.candidates)
 
 
-def _of_width(spec: GoalSweep, rules: ShapeRules, width: int, at: ComparedPoint | SizedPoint) -> RunConfig:
+def _of_width(spec: GoalSweep, rules: ShapeRules, width: int, at: ComparedPoint | SizeCompared, budget: Budget) -> RunConfig:
     """Return a width with the depth nearest to the goal's size."""
     target = at.parameters_non_embedding
     assert target is not None
 
     def of_depth(depth: int) -> RunConfig:
-        return run_config(spec, rules.completed({"depth": depth, "width": width}), Budget(tokens=at.tokens), {})
+        return run_config(spec, rules.completed({"depth": depth, "width": width}), budget, {})
 
     one, two = (parameters(of_depth(depth).architecture).parameters_non_embedding for depth in (1, 2))
     nearest = of_depth(max(1, round(1 + (target - one) / (two - one))))

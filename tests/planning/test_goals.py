@@ -301,7 +301,12 @@ def test_a_decision_that_runs_out_of_seeds_says_how_many_it_would_take(tmp_path:
         (FORECAST, {"goal": {"exponent": "gamma", "within": 0.1}}, "goal.exponent", "is not one of alpha, beta"),
         (FORECAST, {"budgets": {"steps": [100]}}, "", "a goal takes its runs from pool"),
         (FORECAST, {"prior": "nowhere.json"}, "nowhere.json", "does not exist"),
-        (DECISION, {"pool": {"depth": [1, 2]}}, "", "leave out pool.depth"),
+        (
+            DECISION,
+            {"goal": DECISION["goal"] | {"at": {"parameters_non_embedding": 5e4}}},
+            "",
+            "needs goal.at.tokens, or pool.tokens to choose the budget from",
+        ),
         (DECISION, {"seeds": 2}, "seeds", "cannot decide among 3 depths"),
         (DECISION, {"spend": {"flops": 1e10}}, "spend.flops", "seeds of each variant cost"),
         (DECISION, {"goal": DECISION["goal"] | {"among": [2]}}, "goal.among", "give two or more"),
@@ -312,7 +317,7 @@ def test_a_decision_that_runs_out_of_seeds_says_how_many_it_would_take(tmp_path:
         (DECISION, {"goal": DECISION["goal"] | {"decide": "data.corpus"}}, "goal.decide", "or a knob such as"),
         (DECISION, {"goal": RATES | {"decide": "recipe.masking.rat"}}, "goal.among", "is not a known key"),
         (DECISION, {"goal": RATES | {"among": [0.15, 7]}}, "goal.among", ""),
-        (OPTIMUM, {"pool": {"width": [8, 16]}}, "", "leave out pool.width"),
+        (OPTIMUM, {"pool": {"width": [8, 16]}}, "", "the pool needs depth"),
         (OPTIMUM, {"pool": {"head_width": 8}}, "", "the pool needs depth"),
         (OPTIMUM, {"pool": {"depth": 2}}, "", "give a range of two or more"),
         (FORECAST, {"prior": "."}, "prior", "ledger.parquet does not exist"),
@@ -351,6 +356,23 @@ def test_a_plan_says_what_comes_first_what_to_expect_and_what_a_grid_would_give(
     assert "Warning: the design rests on one basin of the law" in text
     far = goal_sweep(FORECAST, goal={"forecast": {"parameters_non_embedding": 1e8, "tokens": 1e5}, "within": 0.02})
     assert "times beyond the pool" in summary(far)
+
+
+@pytest.mark.slow
+def test_a_decision_takes_its_budget_and_seeds_from_the_pool_and_what_may_be_spent() -> None:
+    goal = {"decide": "depth", "among": [2, 4, 8], "at": {"parameters_non_embedding": 3e6}, "difference": 0.03}
+    whole = {"width": [32, 256], "depth": [1, 16], "tokens": [1e6, 6.4e7]}
+    values = {"shapes": None, "budgets": None, "goal": goal, "pool": whole, "spend": {"flops": 1e15}}
+    spec = goal_sweep(values)
+    design = Plan(spec).design
+    assert isinstance(design, Decision)
+    assert [config.tokens for config in design.points] == pytest.approx([design.budget] * 3, rel=0.01)
+    assert design.budget in spec.pool.budgets()
+    assert design.flops.sum() * spec.seeds <= 1e15 < 2 * design.flops.sum() * spec.seeds
+    text = summary(spec)
+    assert "Goal: the best of depths 2, 4 and 8 at 3M non-embedding parameters and " in text
+    assert "Warning: width 352 lies outside the pool's 32 to 256" in text
+    assert goal_sweep(values, seeds=4).seeds == 4
 
 
 @pytest.mark.slow
