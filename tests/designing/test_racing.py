@@ -70,7 +70,8 @@ def test_a_variant_that_dropped_out_needs_no_more_seeds() -> None:
 
 def test_the_table_has_a_row_for_each_race(tmp_path: Path) -> None:
     rows = measure(sweeps=2)
-    assert len(rows) == 15
+    assert len(rows) == 45
+    assert {row["seeds"] for row in rows} == {3, 6, 12}
     text = write(rows, tmp_path).read_text()
     assert text.count("\n| ") == 2 + len(rows)
 
