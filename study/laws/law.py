@@ -188,8 +188,9 @@ class Law(ABC):
 
 
 def scale_of(response: Floats) -> Floats:
-    """Return what the errors of a start are relative to: each response, or their mean size where some are zero or below."""
-    return response if (response > 0).all() else np.full_like(response, np.abs(response).mean())
+    """Return what the errors of a start are relative to: the size of each response, or their mean where signs differ."""
+    size = np.abs(response)
+    return size if (response > 0).all() or (response < 0).all() else np.full_like(size, size.mean())
 
 
 @dataclass(frozen=True)
