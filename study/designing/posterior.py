@@ -190,8 +190,11 @@ class Learner:
         kept, weights = self.weighed(optima, rows)
         return median(self.surface.value(optima.theta[kept])[:, len(self.pool) :], weights)
 
-    def basins(self, rows: Rows, response: Floats) -> list[Basin]:
-        """Return the basins, the heaviest first; without rows the prior is one."""
+    def basins(self, rows: Rows, response: Floats, *, unsure: bool = False) -> list[Basin]:
+        """Return the basins, the heaviest first; without rows the prior is one.
+
+        With `unsure` each is as wide as the prior, as if its law were known to be here and nothing had been run.
+        """
         if not len(rows) and self.prior is not None:
             mean = self.prior.mean[None]
             return [
@@ -199,7 +202,8 @@ class Learner:
             ]
         optima = self.fit(rows, response)
         kept, weights = self.weighed(optima, rows)
-        return [self._basin(optima, index, weight, rows, response) for index, weight in zip(kept, weights, strict=True)]
+        known = rows[:0] if unsure else rows
+        return [self._basin(optima, index, weight, known, response) for index, weight in zip(kept, weights, strict=True)]
 
     def weighed(self, optima: Optima, rows: Rows) -> tuple[list[int], Floats]:
         """Return the optima that differ in what is wanted, the heaviest first, and their posterior probabilities.

@@ -130,6 +130,16 @@ class Decision(GoalDesign):
             return "spent", "Nothing is decided, since no seed of every variant ended with a loss and reads word order"
         return "spent", f"Nothing is decided between {self._open(looks)} with {why} spent; {self._would_take(looks[-1])}"
 
+    @property
+    def grid_of(self) -> str:
+        """All seeds of all variants."""
+        return "a grid of all seeds"
+
+    def grid_flops(self, ended: Mapping[Place, RunRecord]) -> float | None:
+        """Return what all seeds of all variants take."""
+        del ended
+        return float(self.flops.sum()) * self.spec.seeds
+
     def expected(self, ended: Mapping[Place, RunRecord]) -> list[Place]:
         """Return every seed of the standing variants within the limit."""
         places, left = list[Place](), self._left(ended, ())

@@ -133,18 +133,34 @@ class GoalDesign(ABC):
         ended = self.ended(records)
         state, why = self.standing(ended)
         of, wanted = self.half_width
+        grid = None if state == "open" else self.grid_flops(ended)
         return GoalPath(
             of=of,
             wanted=wanted,
             spend_flops=max(self.limit(ended), 1.0),
             state=state,
-            sentence=f"{why}, after {self._cost(ended)}",
+            sentence=f"{why}, after {self._cost(ended)}{self._grid_words(grid, ended)}",
+            grid_flops=grid,
             looks=tuple(self.looks(ended)),
             runs=tuple(self._chosen(ended)),
             target_parameters=None if self.target is None else self.target[0],
             target_tokens=None if self.target is None else self.target[1],
             forecast_nats=self.forecast_nats(ended),
         )
+
+    @property
+    @abstractmethod
+    def grid_of(self) -> str:
+        """The grid that a goal's cost is compared with, in words."""
+
+    @abstractmethod
+    def grid_flops(self, ended: Mapping[Place, RunRecord]) -> float | None:
+        """Return what a grid of the pool would have taken for what ended runs tell, None if none would tell it."""
+
+    def _grid_words(self, grid: float | None, ended: Mapping[Place, RunRecord]) -> str:
+        if grid is None or not ended:
+            return ""
+        return f"; {self.grid_of} would have taken {flops_text(grid)} FLOPs, {grid / spent(ended.values()):.3g} times as much"
 
     def _cost(self, ended: Mapping[Place, RunRecord]) -> str:
         flops, limit = spent(ended.values()), max(self.limit(ended), 1.0)

@@ -275,11 +275,50 @@ class LawGoal(GoalDesign):
         if key not in self._known:
             response = np.ones(len(self.pool))
             response[rows] = [used[row].loss_nats or 1.0 for row in rows.tolist()]
-            learner = Learner(self.pool, seed=len(rows), bend=METHOD.bend, prior=self.prior)
-            basins = learner.basins(rows, response)
+            basins = self._learner(rows).basins(rows, response)
             fit_ = self._is_fit(rows, response)
             self._known[key] = Posterior(basins, rows, self._closed(ended), spent(ended.values()), fit_)
         return self._known[key]
+
+    def _learner(self, rows: Rows) -> Learner:
+        return Learner(self.pool, seed=len(rows), bend=METHOD.bend, prior=self.prior)
+
+    @property
+    def grid_of(self) -> str:
+        """The best grid of the pool with the interval that was found."""
+        return "for this interval a grid of the same pool"
+
+    def grid_flops(self, ended: Mapping[Place, RunRecord]) -> float | None:
+        """Return what the best grid is expected to take for the interval of ended runs, None if none of the pool gives it.
+
+        A grid has the cheapest shapes, each at all budgets up to a longest, one seed after another. Its interval is by the law
+        and the noise that the runs found, with nothing run before it.
+        """
+        used = {self._row(place): record.loss_nats or 1.0 for place, record in ended.items() if usable(record)}
+        rows = np.array(sorted(used), dtype=np.int64)
+        found, response = self._posterior(ended), np.ones(len(self.pool))
+        if not found.judged:
+            return None
+        response[rows] = [used[row] for row in rows.tolist()]
+        basins = self._learner(rows).basins(rows, response, unsure=True)
+        grids = (self._grid_for(found.half_width, longest, basins) for longest in np.unique(self.tokens).tolist())
+        return min((flops for flops in grids if flops is not None), default=None)
+
+    def _grid_for(self, half_width: float, longest: int, basins: list[Basin]) -> float | None:
+        flops = 0.0
+        for seed, (cost, points) in product(range(self.seeds), self._shapes_up_to(longest)):
+            flops += cost
+            for point in points:
+                basins = [basin.after(point * self.seeds + seed) for basin in basins]
+            if half_width_of(expected_error(basins)) <= half_width:
+                return flops
+        return None
+
+    def _shapes_up_to(self, longest: int) -> list[tuple[float, list[int]]]:
+        """Return the cost of each shape at all budgets up to a longest, and its points, the cheapest first."""
+        short = np.flatnonzero(self.tokens <= longest).tolist()
+        shapes = grouped(short, lambda point: self.points[point].architecture).values()
+        return sorted([(self._grid_cost(points), [*points]) for points in shapes], key=lambda one: one[0])
 
     def _trunks(self) -> Rows:
         """Return the number of each row's trunk, shared by the budgets of its shape and seed."""
@@ -349,10 +388,7 @@ class LawGoal(GoalDesign):
 
     def _grid_up_to(self, longest: int, posterior: Posterior, limit: float) -> float:
         basins, left = [*posterior.basins], limit - posterior.spent
-        short = np.flatnonzero(self.tokens <= longest).tolist()
-        shapes = grouped(short, lambda point: self.points[point].architecture).values()
-        costs = [self._grid_cost(points) for points in shapes]
-        for cost, points in sorted(zip(costs, shapes, strict=True), key=lambda one: one[0]):
+        for cost, points in self._shapes_up_to(longest):
             left -= cost
             for point in points if left >= 0 else ():
                 basins = [basin.after(point * self.seeds) for basin in basins]

@@ -405,6 +405,7 @@ class GoalPath(Strict):
 
     `wanted` is the half-width at which the goal is met, in the words `of`, of the budget `spend_flops`. `target_parameters` and
     `target_tokens` are where the loss is wanted, if anywhere, and `forecast_nats` is what it is there by the runs so far.
+    `grid_flops` is what a grid of the same pool would have taken for the same, once the goal is over.
     """
 
     of: str
@@ -417,6 +418,7 @@ class GoalPath(Strict):
     target_parameters: float | None = None
     target_tokens: float | None = None
     forecast_nats: Positive | None = None
+    grid_flops: Positive | None = None
 
     @property
     def forecast(self) -> tuple[float, float, float] | None:

@@ -10,8 +10,10 @@ import pandas as pd
 import pytest
 
 from study.base.errors import InputError
+from study.base.quantities import flops_text
 from study.config.run_config import RunConfig
 from study.config.sweep import GoalSweep
+from study.designing.choosing import expected_error, half_width_of
 from study.executing.slots import Slot
 from study.planning.cost_estimate import estimate_cost
 from study.planning.decision import Decision
@@ -103,6 +105,27 @@ def test_a_forecast_is_met_for_part_of_the_limit_and_holds() -> None:
     assert sum(run.spent_flops for run in path.runs) < design.limit({})
     said = float(path.sentence.split(" nats")[0].rsplit(" ", 1)[1])
     assert said == pytest.approx(2.0 + 12 * 2e5**-0.3 + 30 * 2e5**-0.3, rel=0.04)
+
+
+def test_a_path_says_what_a_grid_would_have_taken_for_the_same_interval() -> None:
+    design = LawGoal(goal_sweep(FORECAST))
+    asked, path = follow(design)
+    spent = sum(run.spent_flops for run in path.runs)
+    assert path.grid_flops is not None
+    assert path.grid_flops > spent
+    times = f"{path.grid_flops / spent:.3g} times as much"
+    assert path.sentence.endswith(
+        f"; for this interval a grid of the same pool would have taken {flops_text(path.grid_flops)} FLOPs, {times}"
+    )
+    assert design.path([]).grid_flops is None, "it is open"
+    records = design.ended([ended(design, config, number) for number, config in enumerate(asked, 1)])
+    rows = np.array([design._row(place) for place in records])
+    response = np.ones(len(design.pool))
+    response[rows] = [record.loss_nats or 1.0 for record in records.values()]
+    basins = design._learner(np.sort(rows)).basins(np.sort(rows), response, unsure=True)
+    for row in rows.tolist():
+        basins = [basin.after(row) for basin in basins]
+    assert half_width_of(expected_error(basins)) == pytest.approx(path.looks[-1].half_width), "by the same measure"
 
 
 def test_what_comes_next_is_a_function_of_the_records_in_any_order() -> None:
@@ -218,6 +241,8 @@ def test_a_decision_ends_once_one_depth_is_best(tmp_path: Path) -> None:
     assert path.state == "met"
     assert path.sentence.startswith("Depth 2 has the lowest loss at 50k non-embedding parameters and 10k tokens")
     assert len(asked) < 3 * 16
+    assert path.grid_flops == pytest.approx(16 * design.flops.sum())
+    assert "; a grid of all seeds would have taken " in path.sentence
     sizes = {int(design.sizes[point]) for point in range(3)}
     assert max(sizes) / min(sizes) < 1.1
 
