@@ -12,7 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from study.base.errors import InputError, Problem
 from study.base.schema import Count, OneOrSeveral, Positive, Several, Strict
 from study.counting.architecture import Architecture
-from study.counting.parameters import parameters
+from study.counting.parameters import SizeCount, parameters
 from study.counting.solving import HEAD_WIDTH, ShapeRules, undivided
 
 LARGEST = {"depth": 10_000, "width": 1_000_000, "heads": 1_000_000, "ffn": 10_000_000}
@@ -79,15 +79,17 @@ class Shape(Strict):
 class Shapes(Strict):
     """The shapes of a sweep, in exactly one way: `iso_parameters` with `depth`, `grid`, or `list`.
 
-    `iso_parameters` are targets of `parameters_non_embedding`: the width is solved for each target and depth, and a shape that
-    misses the target by more than `tolerance` is refused. Heads and FFN follow the width by `head_width` and `ffn_ratio` unless
-    given (study.counting.solving.ShapeRules); several values of these multiply the shapes. A given `head_width` must divide
-    given widths; solved widths are multiples of it or of `width_multiple`.
+    `iso_parameters` are targets of `count`: the width is solved for each target and depth, and a shape that misses the target
+    by more than `tolerance` is refused. `count` is also that by which shapes of one size are compared: `non_embedding`
+    (`parameters_non_embedding`) or `total` (`parameters`, tables and MLM head included). Heads and FFN follow the width by
+    `head_width` and `ffn_ratio` unless given (study.counting.solving.ShapeRules); several values of these multiply the shapes.
+    A given `head_width` must divide given widths; solved widths are multiples of it or of `width_multiple`.
     """
 
     iso_parameters: Several[Annotated[Positive, Field(le=1e12)]] | None = None
     depth: Several[Depth] | None = None
     tolerance: Annotated[Positive, Field(lt=1)] = 0.05
+    count: SizeCount = "non_embedding"
     grid: Grid | None = None
     listed: Several[Shape] | None = Field(default=None, alias="list")
     head_width: OneOrSeveral[Width] = (HEAD_WIDTH,)
@@ -135,8 +137,8 @@ class Shapes(Strict):
     def sizes(self, architecture: Mapping[str, Any], variant: str = "") -> tuple[list[dict[str, int]], list[Problem]]:
         """Return the sizes of every shape, and a problem for each target that no width meets.
 
-        `architecture` holds the other given fields, which may change the count; `variant` describes the varied ones in
-        messages.
+        `architecture` holds the other given fields, which may change the count, of which the total also needs the vocabulary
+        and positions; `variant` describes the varied ones in messages.
         """
         if self.iso_parameters is None:
             return [rules.completed(shape) for shape in self._given() for rules in self.rules(architecture)], []
@@ -148,8 +150,8 @@ class Shapes(Strict):
         templates = {depth: _template(depth, architecture) for depth in self.depth or ()}
         shapes, unmet = [], []
         for target, (depth, template), rules in product(targets, templates.items(), self.rules(architecture)):
-            solved = rules.at_parameters(target, depth, template)
-            reached = parameters(solved).parameters_non_embedding
+            solved = rules.at_parameters(target, depth, template, self.count)
+            reached = parameters(solved).size(self.count)
             if abs(reached / target - 1) > self.tolerance:
                 ratio = f" and FFN ratio {rules.ffn_ratio:g}" if len(self.ffn_ratio) > 1 else ""
                 place = f"shapes.iso_parameters {target:,.0f} at depth {depth}{ratio}{f' with {variant}' if variant else ''}"
@@ -172,10 +174,10 @@ def needs_even_heads(architecture: Mapping[str, Any]) -> bool:
 
 
 def _template(depth: int, architecture: Mapping[str, Any]) -> Architecture:
-    """Return an encoder for solving widths, with the given fields if valid, else BERT's."""
-    sizes = {"depth": depth, "width": LARGEST["width"], "heads": 1, "ffn": 1, "vocabulary": 1}
-    others = {name: value for name, value in architecture.items() if name not in sizes}
+    """Return an encoder for solving widths, with the given fields; BERT's if these are invalid, which its runs report."""
+    sizes = {"depth": depth, "width": LARGEST["width"], "heads": 1, "ffn": 1}
+    others = {"vocabulary": 1} | {name: value for name, value in architecture.items() if name not in sizes}
     try:
-        return Architecture.parse(sizes | others)
+        return Architecture.parse(others | sizes)
     except InputError:
-        return Architecture.parse(sizes)
+        return Architecture.parse(sizes | {"vocabulary": others["vocabulary"]})

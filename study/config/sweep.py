@@ -40,6 +40,7 @@ from study.config.search_spec import Search, Value
 from study.config.shape_spec import LARGEST, MOST_COMBINATIONS, Depth, Ffn, Heads, Shapes, Width
 from study.config.tuned_values import trial_seeds
 from study.counting.architecture import SHAPE, SIZES
+from study.counting.parameters import SizeCount
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """The pattern of a sweep's name: a folder, a W&B group and a title."""
@@ -280,8 +281,13 @@ class SweepBase(Strict):
 
     @property
     def iso_parameters(self) -> tuple[float, ...]:
-        """The targets of non-embedding parameters for shapes of equal size."""
+        """The targets of parameters, by `size_count`, for shapes of equal size."""
         return ()
+
+    @property
+    def size_count(self) -> SizeCount:
+        """The count of parameters by which shapes of one size are compared."""
+        return "non_embedding"
 
     def place_of(self, knob: str) -> str | None:
         """Return the place in the file that lists a varied, tuned or searched knob."""
@@ -415,8 +421,13 @@ class CellSweep(SweepBase):
 
     @property
     def iso_parameters(self) -> tuple[float, ...]:
-        """The targets of non-embedding parameters."""
+        """The targets of parameters, by `size_count`."""
         return self.shapes.iso_parameters or ()
+
+    @property
+    def size_count(self) -> SizeCount:
+        """The count of parameters by which shapes of one size are compared."""
+        return self.shapes.count
 
 
 class SearchSweep(SweepBase):
@@ -544,6 +555,11 @@ _ELSEWHERE = {part: f"belongs under base; write base.{part}" for part in PARTS} 
 _ALONE = {GoalSweep: _GOAL_ALONE, SearchSweep: _SEARCH_ALONE, CellSweep: _OF_A_GOAL}
 
 
+def sizes_of_text(data: Mapping[str, Any]) -> dict[str, int]:
+    """Return the sizes of an architecture that follow from plain data of a run: its vocabulary and positions."""
+    return {"vocabulary": data["tokenizer"]["vocabulary"], "positions": data["sequence_length"]}
+
+
 def parse_sweep(values: Mapping[str, Any], unknown: Literal["forbid", "ignore"] = "forbid") -> Sweep:
     """Return the sweep of the kind that the values name.
 
@@ -595,6 +611,14 @@ def _problems_between(sections: Mapping[str, Any], kind: type[SweepBase], of_sha
                 yield Problem("budgets.tokens", f"{whole(tokens):,} tokens are less than one batch of {batch:,}")
 
 
-def _unmet_targets(*, shapes: Shapes | None = None, base: Mapping[str, Any] | None = None, **_: Any) -> Sequence[Problem]:
-    """Return the targets that no width meets."""
-    return [] if shapes is None else shapes.sizes((base or {}).get("architecture", {}))[1]
+def _unmet_targets(
+    *, shapes: Shapes | None = None, base: Mapping[str, Any] | None = None, data: DataConfig | None = None, **_: Any
+) -> Sequence[Problem]:
+    """Return the targets that no width meets, which a plan reports in a sweep without other problems.
+
+    Targets of the total count need the vocabulary of valid data.
+    """
+    if shapes is None or (data is None and shapes.count == "total"):
+        return []
+    of_text = {} if data is None else sizes_of_text(data.model_dump())
+    return shapes.sizes(of_text | (base or {}).get("architecture", {}))[1]

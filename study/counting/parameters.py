@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from study.counting.architecture import Architecture
 from study.counting.components import (
@@ -28,6 +29,16 @@ MASKING_RATE = 0.15
 
 TOTALS = ("parameters", "parameters_encoder", "parameters_non_embedding")
 """The totals of ParameterCount in every record."""
+
+SizeCount = Literal["non_embedding", "total"]
+"""The counts of parameters at which shapes are of one size."""
+
+SIZE_COUNTS: dict[SizeCount, str] = {"non_embedding": "parameters_non_embedding", "total": "parameters"}
+"""The total of ParameterCount that each of them is."""
+
+CountWords = Literal["non-embedding parameters", "total parameters"]
+
+COUNT_WORDS: dict[SizeCount, CountWords] = {"non_embedding": "non-embedding parameters", "total": "total parameters"}
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,10 @@ class ParameterCount:
     def totals(self) -> dict[str, int]:
         """Return the TOTALS by name."""
         return {name: getattr(self, name) for name in TOTALS}
+
+    def size(self, count: SizeCount) -> int:
+        """Return the total by which shapes are of one size."""
+        return int(getattr(self, SIZE_COUNTS[count]))
 
 
 def parameters(architecture: Architecture) -> ParameterCount:

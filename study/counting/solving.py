@@ -10,7 +10,7 @@ from typing import Any
 from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
 from study.counting.architecture import Architecture, changed, not_of_berts_kind, unbuildable
-from study.counting.parameters import parameters
+from study.counting.parameters import SizeCount, parameters
 
 HEAD_WIDTH = 64
 """The default head width, as in BERT."""
@@ -66,8 +66,10 @@ class ShapeRules:
         sizes = self.completed({"depth": depth, "width": width, "heads": self.heads(template.bottleneck_width or width)})
         return template.model_copy(update=sizes | {"embedding_width": embedding_width})
 
-    def at_parameters(self, target: float, depth: int, template: Architecture) -> Architecture:
-        """Return the architecture of `depth` layers whose `parameters_non_embedding` come nearest to `target`.
+    def at_parameters(
+        self, target: float, depth: int, template: Architecture, count: SizeCount = "non_embedding"
+    ) -> Architecture:
+        """Return the architecture of `depth` layers whose parameters by `count` come nearest to `target`.
 
         Widths are multiples of `width_multiple`; all but the shape comes from `template`.
         """
@@ -76,15 +78,15 @@ class ShapeRules:
             return self.shape(depth, multiples * self.width_multiple, template)
 
         below, above = 1, 2
-        while parameters(at(above)).parameters_non_embedding < target:
+        while parameters(at(above)).size(count) < target:
             below, above = above, 2 * above
         while above - below > 1:
             middle = (below + above) // 2
-            if parameters(at(middle)).parameters_non_embedding < target:
+            if parameters(at(middle)).size(count) < target:
                 below = middle
             else:
                 above = middle
-        return min((at(below), at(above)), key=lambda a: abs(parameters(a).parameters_non_embedding - target))
+        return min((at(below), at(above)), key=lambda a: abs(parameters(a).size(count) - target))
 
 
 @dataclass(frozen=True)

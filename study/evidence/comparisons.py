@@ -18,6 +18,7 @@ from study.base.quantities import EQUAL_WITHIN, budget_words
 from study.base.text import status_words
 from study.config.recipe import Budget
 from study.counting.architecture import Architecture
+from study.counting.parameters import COUNT_WORDS, CountWords
 from study.evidence.cells import (
     CellResult,
     both_read,
@@ -42,7 +43,7 @@ from study.evidence.seed_scatter import ALIKE_ABOVE, SeedScatter, SeedVariances,
 
 Size = Literal["depth", "width", "ffn", "heads"]
 
-Equal = Literal["parameters", "depth and parameters", "depth, width and parameters", "depth, FFN ratio and parameters", "shape"]
+Equal = CountWords | Literal["depth and parameters", "depth, width and parameters", "depth, FFN ratio and parameters", "shape"]
 
 WEIGHED: tuple[Size, ...] = ("depth", "width", "ffn", "heads")
 """Sizes by priority: the first in which two shapes differ names their pair."""
@@ -52,7 +53,8 @@ EQUAL_BUDGETS_WITHIN = 0.01
 
 METHOD = (
     "Comparison of shapes: loss of the deeper shape (at equal depth the wider, then the one with the larger FFN, then more "
-    f"heads) minus the loss of the other, at equal budgets and non-embedding parameters within {EQUAL_WITHIN:.0%} of one size. "
+    f"heads) minus the loss of the other, at equal budgets and non-embedding parameters within {EQUAL_WITHIN:.0%} of one size, "
+    "or total ones where the sweep file says `count: total`. "
     "Comparison of variants: loss of a variant minus the loss of one before it in the sweep file, at one shape, or at equal "
     "depth and parameters (and equal width or FFN ratio if a variant has several shapes). A budget pays for whole steps, which "
     f"must use equal amounts of it within {EQUAL_BUDGETS_WITHIN:.0%}. Estimate: mean over the shared validation sequences of "
@@ -182,7 +184,7 @@ def compare(families: Sequence[Family], variants: Sequence[Family] = (), include
                 continue  # variants of one shape have their own family
             first, second = (one, other) if family.column is None and _sizes(one) > _sizes(other) else (other, one)
             compared.append(_comparison(family, first, second, seeds))
-    why_none = None if any(pair.of_shapes for pair in compared) else _why_none(equal)
+    why_none = None if any(pair.of_shapes for pair in compared) else _why_none(families, equal)
     pairs = adjust_by_holm(compared)
     tested = sum(pair.p_value_holm is not None for pair in pairs)
     pairs = tuple(_add_remedies(pair, seeds, tested) if pair.status == "undecided" else pair for pair in pairs)
@@ -232,7 +234,7 @@ def _comparison(family: Family, first: CellResult, second: CellResult, seeds: Se
         first_cell=first.name,
         second_cell=second.name,
         weighs=family.column or next(size for size, one, other in sizes if one > other),
-        equal=_what_both_share(first.architecture, second.architecture) if of_variants else "parameters",
+        equal=_what_both_share(first.architecture, second.architecture) if of_variants else COUNT_WORDS[family.count],
         against=None if of_variants else fewer,
         budget=first.budget,
         difference=difference_between(first, second, seeds),
@@ -257,9 +259,10 @@ def _add_remedies(pair: Comparison, seeds: SeedVariances, comparisons: int) -> C
     )
 
 
-def _why_none(equal: list[Family]) -> str:
+def _why_none(families: Sequence[Family], equal: Sequence[Family]) -> str:
     if not equal:
-        equal_size = f"equal non-embedding parameters (within {EQUAL_WITHIN:.0%} of one size)"
+        count = families[0].count if families else "non_embedding"
+        equal_size = f"equal {COUNT_WORDS[count]} (within {EQUAL_WITHIN:.0%} of one size)"
         return f"no two shapes that ran have {equal_size} at the same budget and variant"
     return "no group of equal parameters has two cells to compare"
 

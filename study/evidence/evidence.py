@@ -301,8 +301,8 @@ def gather(folder: SweepFolder, include_unbracketed: bool = False, ledger: pd.Da
     sweep, ledger = folder.sweep(), folder.read_ledger() if ledger is None else ledger
     check_ledger(ledger, str(folder.ledger_file))
     cells = cells_of(folder, ledger)
-    families = families_of(cells)
-    of_variants = variant_families(cells, listed_values(sweep)) if isinstance(sweep, CellSweep) else []
+    families = families_of(cells, sweep.size_count)
+    of_variants = variant_families(cells, listed_values(sweep), sweep.size_count) if isinstance(sweep, CellSweep) else []
     comparisons = compare(families, of_variants, include_unbracketed)
     return Evidence(folder, sweep, ledger, cells, families, comparisons, include_unbracketed)
 

@@ -14,6 +14,7 @@ from study.base.quantities import EQUAL_SPAN, budget_words, compact
 from study.config.recipe import Budget
 from study.config.run_config import describe_knobs
 from study.counting.architecture import Architecture
+from study.counting.parameters import COUNT_WORDS, SIZE_COUNTS, SizeCount
 from study.evidence.cells import CellResult, by_budget, by_variant_and_budget, variant_order
 
 ItemT = TypeVar("ItemT")
@@ -21,7 +22,7 @@ ItemT = TypeVar("ItemT")
 
 @dataclass(frozen=True)
 class Family:
-    """Cells of equal parameters, variant and budget, or else all cells of one budget.
+    """Cells of equal parameters by one `count`, variant and budget, or else all cells of one budget.
 
     `size` names parameters and variant; empty if they differ. In a family of variants (variant_families), differing in the
     ledger's `column`, it names the shape, or the depth and parameters.
@@ -31,6 +32,7 @@ class Family:
     budget: Budget
     cells: tuple[CellResult, ...]
     column: str | None = None
+    count: SizeCount = "non_embedding"
 
     @property
     def equal_parameters(self) -> bool:
@@ -49,34 +51,36 @@ class Family:
         )
 
 
-def families_of(cells: tuple[CellResult, ...]) -> tuple[Family, ...]:
-    """Group cells by equal parameters if any group has two shapes, else by budget."""
-    equal = tuple(_equal_parameters(cells))
+def families_of(cells: tuple[CellResult, ...], count: SizeCount = "non_embedding") -> tuple[Family, ...]:
+    """Group cells by equal parameters of this count if any group holds two shapes, else by budget."""
+    equal = tuple(_equal_parameters(cells, count))
     if any(len(family.cells) > 1 for family in equal):
         return equal
-    return tuple(Family("", budget, tuple(members)) for budget, members in by_budget(cells).items())
+    return tuple(Family("", budget, tuple(members), count=count) for budget, members in by_budget(cells).items())
 
 
-def variant_families(cells: Sequence[CellResult], listed: Mapping[str, Sequence[object]]) -> list[Family]:
+def variant_families(
+    cells: Sequence[CellResult], listed: Mapping[str, Sequence[object]], count: SizeCount = "non_embedding"
+) -> list[Family]:
     """Group cells of one budget and validation set that differ in one knob only, in the order `listed`.
 
-    They share a shape; variants of the architecture, which may cost parameters, share depth and parameters.
+    They share a shape; variants of the architecture, which may cost parameters, share depth and parameters by `count`.
     """
     positions = {cell.name: position for position, cell in enumerate(cells)}
     columns = dict.fromkeys(column for cell in cells for column in cell.settings)
-    families = [family for column in columns for family in _variant_families(cells, column, listed.get(column, ()))]
+    families = [family for column in columns for family in _variant_families(cells, column, listed.get(column, ()), count)]
     return sorted(families, key=lambda family: min(positions[cell.name] for cell in family.cells))
 
 
-def _variant_families(cells: Sequence[CellResult], column: str, listed: Sequence[object]) -> Iterator[Family]:
+def _variant_families(cells: Sequence[CellResult], column: str, listed: Sequence[object], count: SizeCount) -> Iterator[Family]:
     ordered = sorted(cells, key=lambda cell: variant_order(cell.settings[column], listed))
     same = grouped(ordered, lambda cell: (cell.variant_without(column), cell.budget, cell.validation))
     for (others, budget, _), members in same.items():
-        for name, comparable in _comparable_variants(members, column):
-            yield Family(", ".join(filter(None, (name, others))), budget, tuple(comparable), column)
+        for name, comparable in _comparable_variants(members, column, count):
+            yield Family(", ".join(filter(None, (name, others))), budget, tuple(comparable), column, count)
 
 
-def _comparable_variants(cells: Sequence[CellResult], column: str) -> Iterator[tuple[str, list[CellResult]]]:
+def _comparable_variants(cells: Sequence[CellResult], column: str, count: SizeCount) -> Iterator[tuple[str, list[CellResult]]]:
     """Yield what cells share, and the cells: of each shape, and of each depth and size with several shapes; one a variant."""
     for shape, members in grouped(cells, lambda cell: cell.architecture.shape_name).items():
         of_shape = [cell for cell, *_ in grouped(members, lambda cell: str(cell.settings[column])).values()]
@@ -87,10 +91,10 @@ def _comparable_variants(cells: Sequence[CellResult], column: str) -> Iterator[t
     if not column.startswith("architecture."):
         return
     for depth, members in grouped(cells, lambda cell: cell.architecture.depth).items():
-        for by_size in of_equal_size(enumerate(members), lambda member: member[1].parameters_non_embedding):
+        for by_size in of_equal_size(enumerate(members), lambda member: _parameters(member[1], count)):
             equal = [cell for _, cell in sorted(by_size, key=itemgetter(0))]
             for shared, of_size in _matched(equal, column):
-                yield ", ".join(filter(None, (f"depth {depth}", shared, _size(of_size)))), of_size
+                yield ", ".join(filter(None, (f"depth {depth}", shared, _size(of_size, count)))), of_size
 
 
 def _matched(cells: list[CellResult], column: str) -> Iterator[tuple[str, list[CellResult]]]:
@@ -122,10 +126,12 @@ def _one_per_variant(cells: Sequence[CellResult], column: str) -> bool:
     return len(settings) == len(cells) and len(shapes) > 1
 
 
-def _equal_parameters(cells: tuple[CellResult, ...]) -> Iterator[Family]:
+def _equal_parameters(cells: tuple[CellResult, ...], count: SizeCount) -> Iterator[Family]:
     for (setting, budget), members in by_variant_and_budget(cells).items():
-        for family in of_equal_size(members, lambda cell: cell.parameters_non_embedding):
-            yield _family(family, budget, setting)
+        for family in of_equal_size(members, lambda cell: _parameters(cell, count)):
+            size = _size(family, count)
+            ordered = sorted(family, key=lambda cell: cell.architecture.sizes)
+            yield Family(f"{size}, {setting}" if setting else size, budget, tuple(ordered), count=count)
 
 
 def of_equal_size(items: Iterable[ItemT], size: Callable[[ItemT], float]) -> Iterator[list[ItemT]]:
@@ -138,11 +144,9 @@ def of_equal_size(items: Iterable[ItemT], size: Callable[[ItemT], float]) -> Ite
         rest = rest[len(equal) :]
 
 
-def _size(cells: Iterable[CellResult]) -> str:
-    return f"{compact(float(np.median([cell.parameters_non_embedding for cell in cells])))} non-embedding parameters"
+def _parameters(cell: CellResult, count: SizeCount) -> int:
+    return int(getattr(cell, SIZE_COUNTS[count]))
 
 
-def _family(cells: list[CellResult], budget: Budget, setting: str) -> Family:
-    size = _size(cells)
-    ordered = sorted(cells, key=lambda cell: cell.architecture.sizes)
-    return Family(f"{size}, {setting}" if setting else size, budget, tuple(ordered))
+def _size(cells: Iterable[CellResult], count: SizeCount) -> str:
+    return f"{compact(float(np.median([_parameters(cell, count) for cell in cells])))} {COUNT_WORDS[count]}"

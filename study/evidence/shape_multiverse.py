@@ -268,9 +268,9 @@ class _ComparedShapes:
 def explore_recipes(folders: Sequence[Path]) -> Multiverse:
     """Ask every sweep the question of shape, for each of its sizes and budgets: one universe each.
 
-    Cells are those that the report compares, at equal non-embedding parameters. The choices of a universe are its size and
-    budget and what differs between the sweeps' recipes and texts; knobs that always change together are one choice. Raises
-    InputError with every folder that cannot answer.
+    Cells are those that the report compares, at equal parameters by its sweep's count. The choices of a universe are its size
+    and budget and what differs between the sweeps' recipes and texts; knobs that always change together are one choice. Raises
+    InputError with every folder that is no sweep or cannot answer.
     """
     compared = [one for of_sweep in map_all(_compared_in, folders) for one in of_sweep]
     recipes = _together([_recipe_of(one.config) for one in compared])

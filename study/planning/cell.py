@@ -22,7 +22,7 @@ from study.base.schema import deep_merge, flatten, set_path
 from study.config.knobs import MAY_COINCIDE, MODEL, training_key
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig
-from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep
+from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep, sizes_of_text
 from study.config.tuned_values import Tried, best_values, rank
 from study.counting.parameters import parameters
 from study.planning.tuning import AT_ONCE, Line, next_indices, start_near
@@ -39,8 +39,7 @@ def run_config(spec: Sweep, architecture: Mapping[str, Any], budget: Budget, kno
     """
     data = spec.data_with(knobs)
     template: dict[str, Any] = {
-        "architecture": {"vocabulary": data["tokenizer"]["vocabulary"], "positions": spec.data.sequence_length}
-        | dict(architecture),
+        "architecture": sizes_of_text(data) | dict(architecture),
         "recipe": {"budget": budget.model_dump(exclude_none=True)},
         "data": data,
         "masking": spec.masking.model_dump(),

@@ -17,12 +17,12 @@ from study.base.errors import InputError, Problem, check_all
 from study.base.grouping import grouped
 from study.base.quantities import plural
 from study.base.schema import deep_merge, flatten, number_in
-from study.config.knobs import MAY_COINCIDE, without_effect
+from study.config.knobs import MAY_COINCIDE, TOKENIZER_KNOBS, without_effect
 from study.config.named_runs import NO_RUN, cell_in, kept_layers, layers_problem
 from study.config.run_config import RunConfig, Texts, describe_knobs
 from study.config.search_spec import Dimension
 from study.config.shape_spec import LARGEST
-from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep
+from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep, sizes_of_text
 from study.config.sweep_files import read_sweep
 from study.counting.architecture import NONE, SIZES
 from study.counting.solving import undivided
@@ -235,10 +235,11 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns |
     problems: dict[str, Problem] = {}
     given: set[str] = set()
     requested: dict[tuple[str, ...], list[RequestedCell]] = {}
+    counted = (_OF_ARCHITECTURE, *(TOKENIZER_KNOBS if spec.size_count == "total" else ()))
     shapes_with = functools.cache(lambda varied: _shapes(spec, dict(varied), problems))
 
     def shapes_in(variant: Mapping[str, Any]) -> list[dict[str, int]]:
-        return shapes_with(tuple(item for item in variant.items() if item[0].startswith(_OF_ARCHITECTURE)))
+        return shapes_with(tuple(item for item in variant.items() if item[0].startswith(counted)))
 
     beyond = named.cells(shapes_in, problems)
     first = {run_id(cell.config, named.texts): cell.config for cell in beyond if not cell.spec.tune}
@@ -419,12 +420,13 @@ def check_heads(spec: SearchSweep) -> None:
 
 
 def _shapes(spec: CellSweep, varied: Mapping[str, Any], problems: dict[str, Problem]) -> list[dict[str, int]]:
-    """Return the sizes of all shapes with `varied` set in the architecture.
+    """Return the sizes of all shapes with `varied` set.
 
     Targets that no width meets are added to `problems`, else shapes that occur twice.
     """
-    given = {path.removeprefix(_OF_ARCHITECTURE): value for path, value in varied.items()}
-    shapes, unmet = spec.shapes.sizes(spec.shared.get("architecture", {}) | given, describe_knobs(varied))
+    given = {path.removeprefix(_OF_ARCHITECTURE): value for path, value in varied.items() if path.startswith(_OF_ARCHITECTURE)}
+    architecture = sizes_of_text(spec.data_with(varied)) | spec.shared.get("architecture", {}) | given
+    shapes, unmet = spec.shapes.sizes(architecture, describe_knobs(varied))
     problems |= {problem.place: problem for problem in unmet}
     sizes = Counter(tuple(shape[size] for size in LARGEST) for shape in shapes)
     if not problems:

@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, ScalarFo
 
 from study.base.quantities import compact
 from study.counting.architecture import Architecture
-from study.counting.parameters import parameters
+from study.counting.parameters import COUNT_WORDS, SizeCount, parameters
 from study.evidence.evidence import MOST_PANELS, Evidence
 from study.laws.law_fits import LawFit
 from study.plotting.hover import explain
@@ -32,9 +32,9 @@ _WIDTHS = 48
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row per usable cell (`kind` cell: depth, width, mean loss over seeds), and the points of each contour.
 
-    Cells of one depth and width show their lowest loss, and the label says among what. Contours are of equal non-embedding
-    parameters at the FFN ratio of the median cell; fewer than two depths or widths have none. Each panel is a budget, the
-    smallest first.
+    Cells of one depth and width show their lowest loss, and the label says among what. Contours are of equal parameters, by the
+    count in which the sweep compares shapes (`counted`), at the FFN ratio of the median cell; fewer than two depths or widths
+    have none. Each panel is a budget, the smallest first.
     """
     usable = [cell for cell in evidence.cells if cell.usable]
     budgets = list(dict.fromkeys(cell.budget for cell in sorted(usable, key=lambda cell: cell.tokens)))[-MOST_PANELS:]
@@ -59,7 +59,8 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     label = axis if len(lowest) == len(cells) else f"{axis}, lowest over {others}"
     example = usable[0].architecture
     ratio = float(np.median([cell.architecture.ffn / cell.architecture.width for cell in usable]))
-    return _with_contours(lowest, lambda depth, width: _non_embedding(example, ratio, depth, width), label)
+    by = evidence.sweep.size_count
+    return _with_contours(lowest, lambda depth, width: _size(example, ratio, depth, width, by), label, COUNT_WORDS[by])
 
 
 def frame_of_law(fitted: LawFit) -> pd.DataFrame:
@@ -69,7 +70,8 @@ def frame_of_law(fitted: LawFit) -> pd.DataFrame:
         return pd.DataFrame()
     loss = fitted.fit.observations.response
     rows = pd.DataFrame({"panel": "", "scale": "", "depth": columns["depth"], "width": columns["width"], "loss": loss})
-    return _with_contours(_lowest(rows), lambda depth, width: 12.0 * depth * width**2, "lowest loss of a shape")
+    by = COUNT_WORDS["non_embedding"]
+    return _with_contours(_lowest(rows), lambda depth, width: 12.0 * depth * width**2, "lowest loss of a shape", by)
 
 
 def _lowest(cells: pd.DataFrame) -> pd.DataFrame:
@@ -77,16 +79,16 @@ def _lowest(cells: pd.DataFrame) -> pd.DataFrame:
     return cells.loc[cells.groupby(["panel", "depth", "width"], sort=False)["loss"].idxmin()]
 
 
-def _non_embedding(example: Architecture, ratio: float, depth: int, width: int) -> float:
+def _size(example: Architecture, ratio: float, depth: int, width: int, by: SizeCount) -> float:
     sizes = {"depth": depth, "width": width, "heads": 1, "ffn": max(1, round(ratio * width))}
-    return float(parameters(example.model_copy(update=sizes)).parameters_non_embedding)
+    return float(parameters(example.model_copy(update=sizes)).size(by))
 
 
-def _with_contours(cells: pd.DataFrame, count: Count, label: str) -> pd.DataFrame:
+def _with_contours(cells: pd.DataFrame, count: Count, label: str, counted: str) -> pd.DataFrame:
     if cells["depth"].nunique() < 2 or cells["width"].nunique() < 2:
         return pd.DataFrame()
     lines = list(_contours(cells, count))
-    return pd.concat([cells.assign(kind="cell", label=label), *lines], ignore_index=True)
+    return pd.concat([cells.assign(kind="cell", label=label, counted=counted), *lines], ignore_index=True)
 
 
 def _contours(cells: pd.DataFrame, count: Count) -> Sequence[pd.DataFrame]:
@@ -135,7 +137,7 @@ def draw(data: pd.DataFrame) -> Figure:
         best = cells.nsmallest(1, "loss").iloc[0]
         at = f", {best['panel']}" if len(names) > 1 else ""
         finding = f"Lowest loss: {best['loss']:.3f} at depth {best['depth']:g}, width {best['width']:g}{at}"
-        title_above(figure, incomparable(cells) or finding, "grey lines: equal non-embedding parameters")
+        title_above(figure, incomparable(cells) or finding, f"grey lines: equal {best['counted']}")
     return figure
 
 

@@ -14,6 +14,7 @@ from study.base.quantities import EQUAL_WITHIN, budget_words, compact, count_tex
 from study.config.named_runs import NO_RUN
 from study.config.run_config import MOST_OVERLAP
 from study.config.sweep import CellSweep
+from study.counting.parameters import COUNT_WORDS, SIZE_COUNTS
 from study.evidence.cells import CellResult
 from study.evidence.comparisons import Comparison
 from study.evidence.evidence import Evidence
@@ -76,17 +77,16 @@ def _gain_words(cell: CellResult) -> str:
 
 def _open_sizes(evidence: Evidence) -> Iterator[str]:
     """Yield the shapes meant to have equal parameters that differ too much in it to be compared."""
-    shapes = {cell.architecture.shape_name: cell.parameters_non_embedding for cell in evidence.cells}
     if not isinstance(sweep := evidence.sweep, CellSweep):
         return
+    column, words = SIZE_COUNTS[sweep.size_count], COUNT_WORDS[sweep.size_count]
+    shapes = {cell.architecture.shape_name: int(getattr(cell, column)) for cell in evidence.cells}
     for target in sweep.iso_parameters:
         of_target = [name for name, size in shapes.items() if abs(size / target - 1) <= sweep.shapes.tolerance]
         sizes = list(of_equal_size(of_target, lambda name: shapes[name]))
         if len(sizes) > 1:
             groups = "; ".join(", ".join(f"{name} ({compact(shapes[name])})" for name in equal) for equal in sizes)
-            why = (
-                f"shapes asked for at {compact(target)} non-embedding parameters are not within {EQUAL_WITHIN:.0%} of one size"
-            )
+            why = f"shapes asked for at {compact(target)} {words} are not within {EQUAL_WITHIN:.0%} of one size"
             yield f"How {groups} compare: {why}, so none is compared across a semicolon; other depths or targets would meet."
 
 
@@ -367,7 +367,10 @@ def _limits(evidence: Evidence) -> Iterator[str]:
     )
     yield from _repeated_text(evidence)
     if evidence.comparisons.weigh_depth_or_width:
-        yield (
-            "Whether the same holds at equal total parameters: at equal non-embedding parameters the wider shape has larger "
-            "embedding tables (both counts are in the table of cells)."
-        )
+        both = "(both counts are in the table of cells)"
+        if evidence.sweep.size_count == "total":
+            why = "at equal total parameters the wider shape has larger embedding tables, and so less in its layers"
+            yield f"Whether the same holds at equal non-embedding parameters: {why} {both}."
+        else:
+            why = "at equal non-embedding parameters the wider shape has larger embedding tables"
+            yield f"Whether the same holds at equal total parameters: {why} {both}."

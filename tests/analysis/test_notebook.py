@@ -55,7 +55,9 @@ def run(*command: str | Path, results: Path | None = None) -> str:
 
 @pytest.mark.slow
 def test_notebook_runs_on_the_folder_it_is_given(folder: SweepFolder) -> None:
-    assert run(NOTEBOOK, "--folder", folder.path).startswith("Width lowers loss more at equal parameters: L1-H128")
+    assert run(NOTEBOOK, "--folder", folder.path).startswith(
+        "Width lowers loss more at equal non-embedding parameters: L1-H128"
+    )
 
 
 @pytest.mark.slow

@@ -299,10 +299,10 @@ def test_report_prints_the_headline_and_where_the_answer_is(
     folder = depth_or_width(tmp_path / "made_up", budgets=(1e6,), shapes=((1, 128), (2, 92)))
     status, out, _ = study("report", folder.path)
     assert status == 0
-    assert "Width lowers loss more at equal parameters: L1-H128" in out
+    assert "Width lowers loss more at equal non-embedding parameters: L1-H128" in out
     assert str(folder.answer_file) in out
     _, out, _ = study("report", folder.path, "--json")
-    assert json.loads(out)["headline"].startswith("Width lowers loss more at equal parameters: ")
+    assert json.loads(out)["headline"].startswith("Width lowers loss more at equal non-embedding parameters: ")
 
 
 def test_a_multiverse_of_shape_refuses_what_only_a_table_has(study: Any, tmp_path: Path) -> None:

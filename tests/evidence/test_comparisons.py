@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from study.base.errors import InputError
-from study.base.quantities import signed
+from study.base.quantities import compact, signed
 from study.config.run_config import RunConfig
 from study.config.shape_spec import Shapes
 from study.config.tuned_values import trial_seeds
@@ -31,6 +31,7 @@ from study.evidence.ledgers import open_ledger
 from study.evidence.paired import MOST_SEEDS, MOST_SEQUENCES, seeds_that_would_decide, sequences_that_would_decide
 from study.evidence.seed_scatter import SeedScatter, SeedVariance
 from study.laws.reading import TableQuery, read_columns
+from study.plotting import loss_by_shape
 from study.report.answer_tables import cells as cells_table
 from study.report.findings import loss_findings
 from study.report.open_questions import undecided
@@ -84,6 +85,35 @@ def test_families_are_of_equal_parameters_and_tokens(evidence: Evidence) -> None
         sizes = [cell.parameters_non_embedding for cell in family.cells]
         assert max(sizes) / min(sizes) < 1.11
         assert len({cell.tokens for cell in family.cells}) == 1
+
+
+TOTAL = {"shapes": {"list": [{"depth": 1, "width": 128}], "count": "total"}}
+
+
+def test_shapes_are_compared_at_the_count_of_parameters_that_the_sweep_names(tmp_path: Path) -> None:
+    """1×128, 2×104 and 4×80 have 0.49M parameters in all, of which 0.2M to 0.31M are no embeddings."""
+    shapes, found = ((1, 128), (2, 104), (4, 80)), {}
+    for name, changes in {"total": TOTAL, "non_embedding": {}}.items():
+        folder = sweep_folder(tmp_path / name, SWEEP | changes)
+        for (depth, width), seed in product(shapes, (0, 1)):
+            add_run(folder, run_config(depth, width, seed=seed))
+        found[name] = evidence_of(folder, include_unbracketed=True)
+    assert str(found["non_embedding"].comparisons.reason).startswith(
+        "no two shapes that ran have equal non-embedding parameters"
+    )
+    (family,) = found["total"].families
+    sizes = [cell.parameters for cell in family.cells]
+    assert family.label == f"{compact(sorted(sizes)[1])} total parameters, 1M tokens"
+    assert max(sizes) / min(sizes) < 1.05
+    assert [cell.architecture.shape_name[:2] for cell in family.cells] == ["L1", "L2", "L4"]
+    assert {pair.equal for pair in found["total"].comparisons.pairs} == {"total parameters"}
+    sentence, *_ = loss_findings(found["total"])
+    assert "at equal total parameters" in sentence
+    assert any("Whether the same holds at equal non-embedding parameters" in line for line in undecided(found["total"]))
+    drawn = loss_by_shape.frame(found["total"])
+    contour = drawn[drawn["kind"] == "contour"]
+    assert set(drawn["counted"].dropna()) == {"total parameters"}
+    assert contour["parameters"].iloc[0] == pytest.approx(4.9e5, rel=0.03)
 
 
 def test_known_differences_are_recovered_and_decided(evidence: Evidence) -> None:
@@ -558,7 +588,7 @@ def test_shapes_are_compared_at_equal_flops_where_budgets_are_flops(tmp_path: Pa
     assert len({cell.tokens for cell in actual.cells}) == 6
     assert len(actual.comparisons.pairs) == 6
     sentence, *rest = loss_findings(actual)
-    assert sentence.startswith("Width lowers loss more in every pair: at equal parameters and FLOPs, of 6 pairs")
+    assert sentence.startswith("Width lowers loss more in every pair: at equal non-embedding parameters and FLOPs, of 6 pairs")
     assert rest[0].startswith(
         "Averaged over 2 conditions, L1-H128-A2-F512 has the lowest mean. The others minus it, decided: L2-H92-A2-F368 +0.19"
     )
@@ -609,7 +639,7 @@ def test_settings_and_shapes_have_verdicts_of_their_own_and_settings_come_first(
         add_run(folder, in_setting(run_config(depth, width, seed=seed), norm=norm), law)
     actual = evidence_of(folder, include_unbracketed=True)
     settings, of_variants, shapes, of_shapes = loss_findings(actual)[:4]
-    assert shapes.startswith("Width lowers loss more in every pair: at equal parameters and tokens, of 2 pairs")
+    assert shapes.startswith("Width lowers loss more in every pair: at equal non-embedding parameters and tokens, of 2 pairs")
     assert of_shapes.startswith("Averaged over 2 conditions, L2-H92-A2-F368 minus L1-H128-A2-F512: +0.4")
     assert of_variants.startswith("Averaged over 2 conditions, norm=p")
     assert settings.startswith("norm=pre is lower in every pair: at equal shape and tokens, of 2 pairs")
@@ -1097,8 +1127,8 @@ def test_heads_are_weighed_at_one_shape(tmp_path: Path) -> None:
     assert actual.comparisons.pairs[0].first == "L2-H64-A4-F256"
     sentence, *rest = loss_findings(actual)
     assert sentence == (
-        "Fewer heads lower loss more in every pair: at equal parameters and tokens, of 3 pairs the shape of more heads is "
-        "lower in 0, that of fewer in 3, undecided 0 (Holm, 5%)."
+        "Fewer heads lower loss more in every pair: at equal non-embedding parameters and tokens, of 3 pairs the shape of more "
+        "heads is lower in 0, that of fewer in 3, undecided 0 (Holm, 5%)."
     )
     assert any(line.startswith("Lowest loss at 1M tokens: L2-H64-A2") for line in rest)
 
@@ -1132,7 +1162,7 @@ def test_width_is_weighed_against_ffn_at_one_depth(tmp_path: Path) -> None:
     (pair,) = actual.comparisons.pairs
     assert (pair.first, pair.weighs, pair.against) == ("L2-H176-A2-F176", "width", "ffn")
     assert verdict((pair,)) == (
-        "Width lowers loss more: at equal parameters and tokens, of 1 pair the wider shape is lower in 1, "
+        "Width lowers loss more: at equal non-embedding parameters and tokens, of 1 pair the wider shape is lower in 1, "
         "the narrower (of larger FFN) in 0, undecided 0 (Holm, 5%)."
     )
     turned = replace(pair, difference=replace(pair.difference, estimate_nats=0.3))

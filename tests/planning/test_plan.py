@@ -112,6 +112,33 @@ def test_equal_parameters_are_met_within_the_tolerance() -> None:
     assert {cell.config.architecture.norm for cell in planned} == {"pre"}
 
 
+def test_equal_total_parameters_are_met_with_the_vocabulary_and_the_positions_of_the_text() -> None:
+    shapes = {"grid": None, "iso_parameters": [5e5], "depth": [1, 2, 4], "head_width": 8}
+    text = {"tokenizer": {"vocabulary": 2048}, "sequence_length": 64}
+    found = [cell.config.architecture for cell in cells(sweep(shapes=shapes | {"count": "total"}, data=text))]
+    assert [parameters(shape).parameters for shape in found] == [pytest.approx(5e5, rel=0.05)] * 3
+    deeper = [parameters(shape).parameters_non_embedding for shape in found]
+    assert deeper == sorted(deeper), "the wider has larger tables, and less in its layers"
+    assert deeper[2] > 1.4 * deeper[0]
+    usual = [cell.config.key for cell in cells(sweep(shapes=shapes, data=text))]
+    assert [cell.config.key for cell in cells(sweep(shapes=shapes | {"count": "non_embedding"}, data=text))] == usual
+
+
+def test_equal_total_parameters_are_solved_for_each_vocabulary_that_is_compared() -> None:
+    shapes = {"grid": None, "iso_parameters": [5e5], "count": "total", "depth": [2], "head_width": 8}
+    vary = {"data.tokenizer.vocabulary": [512, 2048]}
+    small, large = (cell.config.architecture for cell in cells(sweep(shapes=shapes, vary=vary)))
+    assert small.width > large.width
+    assert parameters(small).parameters == pytest.approx(parameters(large).parameters, rel=0.1)
+
+
+def test_a_target_of_total_parameters_is_refused_by_the_count_that_missed_it() -> None:
+    shapes = {"grid": None, "iso_parameters": [5e5], "count": "total", "depth": [1], "width_multiple": 200}
+    (problem,) = told(shapes=shapes).values()
+    (shape,) = (cell.config.architecture for cell in cells(sweep(shapes=shapes | {"tolerance": 0.99})))
+    assert f"the nearest width, 200, has {parameters(shape).parameters:,} parameters" in problem
+
+
 def test_a_target_is_met_exactly_by_a_shape_of_its_size_with_the_norm_of_the_base() -> None:
     base = {"architecture": {"norm": "pre"}}
     (grid,) = cells(sweep(base=base, shapes={"grid": {"depth": [2], "width": [64], "heads": [1], "ffn": [256]}}))

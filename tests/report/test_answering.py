@@ -57,7 +57,7 @@ def undrawn(folder: SweepFolder) -> Answer:
 def test_decided(tmp_path: Path) -> None:
     answer = checked(depth_or_width(tmp_path / "depth_or_width"))
     assert len(answer.figures) == 8
-    assert answer.headline.startswith("Width lowers loss more at equal parameters: L1-H128-A2-F512 is ")
+    assert answer.headline.startswith("Width lowers loss more at equal non-embedding parameters: L1-H128-A2-F512 is ")
     assert "Width lowers loss more in every pair" in answer.findings["loss"][0]
     assert answer.to_dict()["runs"] == {"started": 60, "ended": 60, "excluded": 0}
     text = answer.to_markdown()
@@ -152,7 +152,7 @@ def test_runs_that_were_validated_on_different_masks_share_no_law(tmp_path: Path
 @pytest.mark.slow
 def test_depth_can_win(tmp_path: Path) -> None:
     answer = undrawn(depth_or_width(tmp_path / "s", Law(depth_effect=-0.08), budgets=(1e6,), shapes=SMALL))
-    assert answer.headline.startswith("Depth lowers loss more at equal parameters: L2-H92-A2-F368 is 0.")
+    assert answer.headline.startswith("Depth lowers loss more at equal non-embedding parameters: L2-H92-A2-F368 is 0.")
     assert answer.headline.endswith("1M tokens), a significant difference.")
 
 
@@ -238,8 +238,8 @@ def with_gains(path: Path, gains: dict[int, float | None]) -> SweepFolder:
 def test_shapes_of_which_one_reads_no_order_have_no_verdict_and_it_is_said_what_may_help(tmp_path: Path) -> None:
     answer = checked(with_gains(tmp_path / "s", {1: 1.0, 2: 0.0003}), include_unbracketed=True)
     assert answer.headline == (
-        "No verdict on shapes at equal parameters: one encoder of each pair reads no word order, so that losses follow the "
-        "token table; more tokens, rotary positions, a learned bias by distance, more masks or Muon may help."
+        "No verdict on shapes at equal non-embedding parameters: one encoder of each pair reads no word order, so that losses "
+        "follow the token table; more tokens, rotary positions, a learned bias by distance, more masks or Muon may help."
     )
     assert "more masks (base.recipe.masking.rate: 0.3) or Muon (base.recipe.optimizer: muon) may" in answer.verdict.change
     assert answer.verdict.change in answer.findings["loss"][0]
