@@ -300,10 +300,14 @@ def _in_words(count: int) -> str:
 
 
 class CellSweep(SweepBase):
-    """A sweep of cells: every shape at every budget in every variant, with tuned knobs and repeated seeds."""
+    """A sweep of cells: every shape at every budget in every variant, with tuned knobs and repeated seeds.
+
+    Budgets of more tokens than `one_seed_above` have the first seed alone.
+    """
 
     shapes: Shapes
     budgets: Budgets
+    one_seed_above: Annotated[Positive, Field(le=1e18)] | None = None
     cells: dict[str, NamedCell] = Field(default_factory=dict)
     tune: Annotated[dict[TunedKnob, TuneRange], BeforeValidator(few_enough)] = Field(default_factory=dict)
     vary: Annotated[dict[VariedKnob, Varied], BeforeValidator(few_enough)] = Field(default_factory=dict)
@@ -365,6 +369,21 @@ class CellSweep(SweepBase):
         if self.budgets.trains_nothing and (self.tune or self.seeds > 1 or self.budgets.several):
             raise ValueError(_NOTHING_TO_TUNE)
         return self
+
+    @model_validator(mode="after")
+    def _one_seed_has_a_use(self) -> Self:
+        if (most := self.one_seed_above) is not None:
+            if self.seeds == 1:
+                raise ValueError("has one_seed_above, but one seed everywhere; leave it out, or give more seeds")
+            if all(tokens <= most for tokens in self.budgets.tokens):
+                raise ValueError(f"has one_seed_above {whole(most):,}, but no budget of more tokens; leave it out")
+        return self
+
+    def at_budget(self, tokens: float) -> CellSweep:
+        """Return the sweep of one seed for the cells of a budget above `one_seed_above`, else the same."""
+        if self.one_seed_above is None or tokens <= self.one_seed_above:
+            return self
+        return self.model_copy(update={"seeds": 1})
 
     @property
     def varied(self) -> tuple[str, ...]:

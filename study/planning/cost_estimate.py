@@ -28,7 +28,7 @@ PRICED = ("recipe.batch_tokens", "recipe.masking.rate")
 
 @dataclass(frozen=True)
 class CellCost:
-    """The cost of each run of a cell: FLOPs and seconds are those of its `spent_tokens`, without a trunk's.
+    """The cost of each run of a cell: FLOPs and seconds are those of its `spent_tokens`, without a trunk's, on average.
 
     `runs_left` of its `runs` have not ended, at most that many while its best rate is sought. `other_names` are other requests
     of the sweep that train the same runs. `first_for` runs of the sweep wait for its run, from which they start or learn.
@@ -195,7 +195,8 @@ def _estimate_cells(plan: Plan, spec: CellSweep, slots: int, times: StepTimes, s
     trunks = families(plan.cells)
     branches = branching(trunks)
     dearest = {cell.config.key: _dearest(cell) for cell in plan.cells}
-    spent = {key: run.steps - ((run.branch_step or 0) if key in branches else 0) for key, run in dearest.items()}
+    shares = _shares_on_a_trunk(trunks)
+    spent = {key: run.steps - round((run.branch_step or 0) * shares.get(key, 0.0)) for key, run in dearest.items()}
     records = (*shared, *plan.current_records)
     ended = {record.config.key: record for record in records if _stands(record) and record.state != "PRUNED"}
     rows, searches = [], tunings(plan.cells, ended)
@@ -209,6 +210,17 @@ def _estimate_cells(plan: Plan, spec: CellSweep, slots: int, times: StepTimes, s
     at_most = searched or any(dearest[cell.config.key] != cell.config for cell in plan.cells)
     sharing = _sharing(plan, trunks, dearest, spent) if branches else None
     return CostEstimate(plan, tuple(rows), slots, times.basis, sharing, at_most)
+
+
+def _shares_on_a_trunk(trunks: Iterable[Sequence[Cell]]) -> dict[str, float]:
+    """Return the share of each cell's seeds that a longer cell of its family has, too, so that its runs branch from a trunk."""
+    shares = {}
+    for longest, *others in trunks:
+        for cell in others:
+            longer = [longest, *others[: others.index(cell)]]
+            most = max(len(one.spec.seed_values) for one in longer if one.config.steps > cell.config.steps)
+            shares[cell.config.key] = min(1.0, most / len(cell.spec.seed_values))
+    return shares
 
 
 def _sharing(

@@ -221,7 +221,7 @@ class NamedRuns:
                     except InputError as error:
                         problems |= {problem.place: problem for problem in error.problems}
                     else:
-                        named.setdefault(config.key, Cell(config, spec))
+                        named.setdefault(config.key, Cell(config, spec.at_budget(config.budget_tokens)))
         return [*named.values()]
 
 
@@ -270,7 +270,9 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns |
 
 def _cell(group: Sequence[RequestedCell], spec: CellSweep, tried: Mapping[str, Mapping[Values, None]]) -> Cell:
     config = group[0].config
-    return Cell(config, spec, tuple(tried.get(config.identity(_aside(spec)), ())), other_names(group))
+    return Cell(
+        config, spec.at_budget(config.budget_tokens), tuple(tried.get(config.identity(_aside(spec)), ())), other_names(group)
+    )
 
 
 def _tried(spec: CellSweep, records: Iterable[RunRecord]) -> dict[str, dict[Values, None]]:

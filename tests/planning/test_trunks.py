@@ -165,6 +165,21 @@ def test_what_is_spent_and_left_holds_a_trunk_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_long_budgets_of_one_seed_leave_the_others_a_shorter_trunk(tmp_path: Path) -> None:
+    tokens = [256 * steps for steps in (20, 40, 80)]
+    seeds = {"budgets": {"steps": [], "tokens": tokens}, "seeds": 3, "one_seed_above": tokens[1]}
+    folder = launched(tmp_path, executor := OneAfterAnother(real=False), **seeds)
+    assert Counter((run.seed, run.steps) for run in executor.submitted) == {
+        (0, 20): 1, (1, 20): 1, (2, 20): 1, (0, 40): 1, (1, 40): 1, (2, 40): 1, (0, 80): 1,
+    }  # fmt: skip
+    assert executor.adopted == {20: 3, 40: 1, 80: 0}, "the trunk of seeds 1 and 2 is their run of 40 steps"
+    estimate = estimate_cost(Plan(sweep(**WSD | seeds)), [Slot("cpu", (0,), 1)])
+    assert [(row.tokens // 256, row.runs) for row in estimate.rows] == [(20, 3), (40, 3), (80, 1)]
+    spent = sum(record.spent_tokens or 0 for record in folder.records())
+    assert sum(row.spent_tokens * row.runs for row in estimate.rows) == pytest.approx(spent, abs=3 * 256)
+    assert spent == 256 * (80 + (40 - 32) + 2 * 40 + 3 * (20 - 16))
+
+
 def test_budgets_with_other_best_rates_train_what_they_do_not_share(tmp_path: Path) -> None:
     """The shortest is best at the lowest rate, which it extends alone; its second seed is at a rate that no other wants."""
     best = {20: 0.01, 40: 0.04, 80: 0.04}
