@@ -114,7 +114,7 @@ def _(
 ):
     table, _refused = open_ledger(evidence.folder.path), None
     try:
-        with mo.status.spinner("Fitting, with 1,000 resamples"):
+        with mo.status.spinner("Fitting"):
             found = fit_ledger(table, law.value, parameters.value, flops.value, setting.value)
     except InputError as _error:
         found, _refused = None, refusal(_error)

@@ -26,9 +26,6 @@ HELD_OUT = 0.1
 SAME_BUDGET = 0.1
 """The relative distance from the largest budget within which runs share it."""
 
-FORECAST_RESAMPLES = 1000
-"""The maximum number of resamples for a forecast interval."""
-
 _ROUNDING = 1e-12
 _LISTED = 20
 _FEWEST_RESAMPLES = 200
@@ -170,7 +167,7 @@ def forecast(
         )
     known, unseen = split_largest(observations, share)
     try:
-        fitted = fit(law, known, limit_resamples(settings))
+        fitted = fit(law, known, settings)
     except InputError as error:
         why = f"the law cannot be fitted ({'; '.join(map(str, error.problems))})"
         return explain_no_forecast(known, why)
@@ -190,7 +187,7 @@ def _forecast_apart(
 ) -> Forecast | str:
     known = replace(observations.where(~held), excluded={}, held=None)
     try:
-        fitted = fit(law, known, limit_resamples(settings))
+        fitted = fit(law, known, settings)
     except InputError as error:
         return f"none: without these rows the law cannot be fitted ({'; '.join(map(str, error.problems))})"
     return replace(forecast_rows(fitted, observations.where(held), _widening(law, known, settings, HELD_OUT)), rows=rows)
@@ -200,7 +197,7 @@ def _widening(law: Law, known: Observations, settings: Settings, share: float) -
     """Return the missed_by of the smaller known runs' forecast of the larger."""
     smaller, larger = split_largest(known, share)
     try:
-        return forecast_rows(fit(law, smaller, limit_resamples(settings)), larger).missed_by
+        return forecast_rows(fit(law, smaller, settings), larger).missed_by
     except InputError:
         return 1.0
 
@@ -217,11 +214,6 @@ def explain_no_forecast(known: Observations, why: str) -> str:
     if not len(known):
         return "none: every run reaches the largest budget, so no smaller one is left to forecast from"
     return f"none: without the runs of the largest budgets {why}"
-
-
-def limit_resamples(settings: Settings) -> Settings:
-    """Cap the resamples at FORECAST_RESAMPLES."""
-    return replace(settings, bootstrap=min(settings.bootstrap, FORECAST_RESAMPLES))
 
 
 def forecast_rows(fitted: Fit, unseen: Observations, widening: float = 1.0) -> Forecast:

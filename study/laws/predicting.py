@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from study.base.errors import InputError, Problem, nearest, option_name
-from study.base.quantities import count_text, listed, plural, read_count, rounded_all
+from study.base.quantities import RESAMPLES, count_text, listed, plural, read_count, rounded_all
 from study.base.schema import Strict
 from study.base.text import aligned, joined
 from study.laws.catalogue import find_law
@@ -26,9 +26,6 @@ from study.laws.minimising import Space
 from study.laws.observations import budget_name, budget_of
 from study.laws.reading import read_points
 from study.laws.tables import RunTable
-
-DRAWS = 200
-"""The most resampled estimates and residuals kept for predictions."""
 
 SHARES = (0.1, 0.25, 0.5, 0.75)
 """The shares of the largest runs that are held out to learn how forecasts fail with distance."""
@@ -60,7 +57,8 @@ class Distance(Strict):
 class _Kept(Strict):
     """What `study fit --json` keeps for predictions.
 
-    `draws` are resampled estimates, `scatter` quantiles of the residuals with `freedom` degrees of freedom.
+    `draws` are resampled estimates, at most RESAMPLES, `scatter` as many quantiles of the residuals with `freedom` degrees of
+    freedom.
     """
 
     draws: tuple[tuple[float, ...], ...]
@@ -81,9 +79,9 @@ def _kept_of(fitted: LawFit) -> dict[str, Any]:
     observations = replace(fitted.fit.observations, budget=budget_of(fitted.fit.observations.columns))
     law_fit = replace(fitted.fit, observations=observations)
     noise = Noise(law_fit.residuals, len(law_fit.law.parameters), observations.n_clusters)
-    scatter = np.quantile(noise.widened, np.linspace(0, 1, min(DRAWS, law_fit.n)))
+    scatter = np.quantile(noise.widened, np.linspace(0, 1, min(RESAMPLES, law_fit.n)))
     return {
-        "draws": law_fit.resampled[:DRAWS].tolist() if law_fit.intervals else [],
+        "draws": law_fit.resampled[:RESAMPLES].tolist() if law_fit.intervals else [],
         "scatter": scatter.tolist(),
         "freedom": noise.freedom,
         "largest_budget": float(observations.budget.max()),
@@ -95,7 +93,7 @@ def _kept_of(fitted: LawFit) -> dict[str, Any]:
 def _distances(law_fit: Fit) -> Iterator[Distance]:
     """Forecasts of the largest shares of runs, their rows sorted by distance in powers of two."""
     settings = replace(
-        law_fit.settings, bootstrap=min(law_fit.settings.bootstrap, DRAWS), starts=min(law_fit.settings.starts, STARTS)
+        law_fit.settings, bootstrap=min(law_fit.settings.bootstrap, RESAMPLES), starts=min(law_fit.settings.starts, STARTS)
     )
     ratios, errors, misses = [], [], []
     for share in SHARES:

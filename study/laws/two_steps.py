@@ -21,7 +21,6 @@ from study.laws.forecasting import (
     forecast_to_dict,
     forecast_to_text,
     interval_of,
-    limit_resamples,
     split_largest,
 )
 from study.laws.law import Columns, Floats, Law
@@ -129,7 +128,7 @@ def forecast_two_steps(
     """Forecast the largest runs' scores from the smaller ones in two steps; returns text if impossible."""
     known, unseen = split_largest(points, held_out)
     try:
-        result = two_steps(known, limit_resamples(settings), laws)
+        result = two_steps(known, settings, laws)
     except InputError as error:
         return explain_no_forecast(known, f"a step cannot be fitted ({error.problems[0]})")
     parameters = len(result.loss.law.parameters) + len(result.score.law.parameters)
