@@ -66,7 +66,8 @@ METHOD = (
     "is decided. A pair is decided if Holm's adjusted p, over all pairs, is below 5%. "
     "The seeds that chose the learning rate, at most a third of the sweep's, are included, which biases the loss downwards, "
     "the more so the wider a cell's seeds scatter. Intervals apply to the chosen rates and do not cover a better rate that "
-    "those seeds missed. There is no verdict on two shapes if either reads no word order, nor on two variants if neither does."
+    "those seeds missed. There is no verdict on two shapes unless both read word order, as measured, nor on two variants if "
+    "neither does."
 )
 
 
@@ -283,6 +284,11 @@ class Dominance(TestedDifference):
     parameters: tuple[int, int]
     train_flops: tuple[float, float]
 
+    @property
+    def of_shapes(self) -> bool:
+        """Two shapes, always."""
+        return True
+
 
 def dominances_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Dominance, ...]:
     """Return the pairs whose first shape has less of everything and the lower estimated loss, largest difference first.
@@ -356,7 +362,7 @@ def averages_of(pairs: Iterable[Comparison], cells: Iterable[CellResult]) -> tup
     four seeds); if one scatters 3 or 10 times as widely, 5% to 7% with three or four seeds, 6% to 11% with two.
     """
     named = {cell.name: cell for cell in cells}
-    compared = (pair for pair in pairs if pair.status != "reads_no_order")
+    compared = (pair for pair in pairs if pair.without_order is None)
     groups = grouped(compared, lambda pair: (pair.weighs, pair.equal, pair.first, pair.second))
     several = [group for group in groups.values() if len(group) > 1]
     return adjust_by_holm([average for group in several if (average := _average(group, named)) is not None])

@@ -65,6 +65,11 @@ class Gain(TestedDifference):
     parameters_added: int
 
     @property
+    def of_shapes(self) -> bool:
+        """Two shapes, always."""
+        return True
+
+    @property
     def step(self) -> str:
         """The step in words."""
         return f"{self.axis} from {self.smaller} to {shape_and_variant(self.larger, self.setting)} at {self.budget}"

@@ -15,7 +15,7 @@ from study.base.quantities import plural, signed
 from study.base.statistics import CONFIDENCE, Both, chance_beyond, half_interval, satterthwaite, variance_of_mean
 from study.evidence.seed_scatter import SeedVariance
 
-Verdict = Literal["decided", "undecided", "no_seed_replicates", "reads_no_order"]
+Verdict = Literal["decided", "undecided", "no_seed_replicates", "reads_no_order", "order_not_measured"]
 
 MOST_SEEDS = 64
 """Maximum number of seeds per cell that is ever recommended."""
@@ -115,7 +115,8 @@ class TestedDifference:
     """A difference among others of its kind: `decided` if Holm's p-value over all of them is below 5%.
 
     The interval is adjusted likewise (`holm_levels`), so that it excludes zero exactly if the difference is decided. No p-value
-    without seed replicates, nor if encoders do not read word order as the verdict requires; `reads_order` is None if unknown.
+    without seed replicates, nor if encoders do not read word order as the verdict requires; `reads_order` is None if unknown,
+    which is no verdict either where `of_shapes`.
     """
 
     difference: Difference
@@ -123,10 +124,22 @@ class TestedDifference:
     p_value_holm: float | None = None
 
     @property
-    def status(self) -> Verdict:
-        """Whether the sign of the difference is settled."""
+    def of_shapes(self) -> bool:
+        """Whether shapes are compared, of which losses without word order say nothing."""
+        return False
+
+    @property
+    def without_order(self) -> Verdict | None:
+        """Why there is no verdict for want of word order, None if there may be one."""
         if self.reads_order is False:
             return "reads_no_order"
+        return "order_not_measured" if self.reads_order is None and self.of_shapes else None
+
+    @property
+    def status(self) -> Verdict:
+        """Whether the sign of the difference is settled."""
+        if self.without_order is not None:
+            return self.without_order
         if self.p_value_holm is None:
             return "no_seed_replicates"
         return "decided" if self.p_value_holm < 1 - CONFIDENCE else "undecided"
@@ -141,7 +154,7 @@ _J = TypeVar("_J", bound=TestedDifference)
 
 def adjust_by_holm(differences: Sequence[_J]) -> tuple[_J, ...]:
     """Adjust the p-values and intervals of all differences that may have a verdict."""
-    p_values = [None if one.reads_order is False else one.difference.p_value for one in differences]
+    p_values = [None if one.without_order else one.difference.p_value for one in differences]
     adjusted = zip(differences, holm(p_values), holm_levels(p_values), strict=True)
     return tuple(replace(one, p_value_holm=p, difference=_at_level(one.difference, level)) for one, p, level in adjusted)
 

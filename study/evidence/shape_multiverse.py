@@ -184,7 +184,7 @@ def _contrast_of_shapes(cells: Sequence[CellResult], factors: NDArray[np.float64
 
 
 def _is_comparable(cell: CellResult, rates: str) -> bool:
-    return cell.measured and cell.reads_order is not False and (rates == "all cells" or cell.rates.bracketed)
+    return cell.measured and cell.reads_order is True and (rates == "all cells" or cell.rates.bracketed)
 
 
 def _depth_families(cells: Sequence[CellResult], size: Callable[[CellResult], float]) -> Iterator[list[CellResult]]:
@@ -304,8 +304,8 @@ def _of_family(evidence: Evidence, family: Family) -> Iterator[_ComparedShapes]:
 
 
 def _recipe_universe(one: _ComparedShapes, choices: Mapping[str, str]) -> Universe:
-    if any(cell.reads_order is False for cell in one.cells):
-        return Universe(choices, "an encoder reads no word order", None)
+    if not all(cell.reads_order for cell in one.cells):
+        return Universe(choices, "an encoder reads no word order, or did not measure it", None)
     if not trade_depth(one.cells):
         return Universe(choices, "fewer than two depths have a bracketed rate", None)
     return slope_over_depth([one.cells], "linear", choices)

@@ -56,6 +56,7 @@ _LOOK = {
     "undecided": ("#de8f05", "s", "not significant"),
     "no_seed_replicates": ("#777777", "D", "no seed replicates: no interval"),
     "reads_no_order": ("#777777", "X", "reads no word order: no verdict"),
+    "order_not_measured": ("#777777", "P", "word order not measured: no verdict"),
 }
 """The colour, marker and words of each status."""
 

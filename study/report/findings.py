@@ -18,7 +18,6 @@ from study.laws.forecasting import Forecast
 from study.laws.law_fits import LawFit
 from study.plotting.what_doubling_adds import shapes_shown
 from study.report.pair_sentences import (
-    READING_REMEDIES,
     average_sentences,
     chance_words,
     family_sentences,
@@ -26,6 +25,7 @@ from study.report.pair_sentences import (
     pair_kinds,
     verdict,
     why_unknown,
+    without_order_remedy,
 )
 from study.store.records import RETRIED
 
@@ -217,9 +217,11 @@ def _like(cell: CellResult, evidence: Evidence) -> str:
 
 
 def _beside(cell: CellResult, evidence: Evidence) -> list[tuple[str, str]]:
-    """Return the cells compared with one in pairs or steps, each with the verdict."""
-    compared = [(pair.first_cell, pair.second_cell, pair.status) for pair in evidence.comparisons.pairs]
-    compared += [(gain.smaller_cell, gain.larger_cell, gain.status) for gain in evidence.gains]
+    """Return the cells compared with one in pairs or steps, each with the verdict; without those that can have none."""
+    compared = [
+        (pair.first_cell, pair.second_cell, pair.status) for pair in evidence.comparisons.pairs if not pair.without_order
+    ]
+    compared += [(gain.smaller_cell, gain.larger_cell, gain.status) for gain in evidence.gains if not gain.without_order]
     return [(two if one == cell.name else one, status) for one, two, status in compared if cell.name in (one, two)]
 
 
@@ -249,14 +251,16 @@ def _steps(gains: Sequence[Gain]) -> Iterator[str]:
 
 def _counted_steps(gains: Sequence[Gain] | Sequence[TokenGain], steps: str) -> str:
     """How many steps lower or raise the loss, or why that is unknown, or says nothing."""
-    compared = [gain for gain in gains if gain.status != "reads_no_order"]
+    compared = [gain for gain in gains if gain.without_order is None]
     if not compared:
-        return f"No verdict on {steps}: an encoder of each reads no word order; {READING_REMEDIES}."
+        read = any(gain.without_order == "reads_no_order" for gain in gains)
+        why = "an encoder of each reads no word order" if read else "whether both encoders read word order was not measured"
+        return f"No verdict on {steps}: {why}; {without_order_remedy(gains)}."
     if why := why_unknown(compared):
         return f"Not decided: {steps}, but {why}."
     decided = [gain for gain in compared if gain.status == "decided"]
     unread = len(gains) - len(compared)
-    none = f", no verdict on {unread} with an encoder that reads no word order" if unread else ""
+    none = f", no verdict on {unread} with an encoder that reads no word order, or did not measure it" if unread else ""
     if not decided:
         return f"Not decided: none of {steps} changes the loss beyond chance (Holm, 5%){none}."
     lower = sum(gain.difference.estimate_nats < 0 for gain in decided)

@@ -58,12 +58,12 @@ READING_REMEDIES = f"{joined([f'{what} ({key})' for what, key in _REMEDIES.items
 def verdict(pairs: Sequence[Comparison]) -> str:
     """How many pairs, all of shapes or all of variants, are decided and for which side; for the others why not.
 
-    The verdict is conditional if it is unknown whether the encoders read word order.
+    The verdict on variants is conditional if it is unknown whether the encoders read word order.
     """
-    compared = [pair for pair in pairs if pair.status != "reads_no_order"]
-    unread = [pair for pair in pairs if pair.status == "reads_no_order"]
+    compared = [pair for pair in pairs if pair.without_order is None]
+    unread = [pair for pair in pairs if pair.without_order]
     if not compared:
-        return f"No verdict at equal {pairs[0].equal}: {_unread(unread)}; {READING_REMEDIES}."
+        return f"No verdict at equal {pairs[0].equal}: {_unread(unread)}; {without_order_remedy(unread)}."
     words = _verdict(compared, None if unread else _winner(compared))
     if unread:
         words += f" No verdict on more: {_unread(unread)}."
@@ -76,7 +76,19 @@ def verdict(pairs: Sequence[Comparison]) -> str:
 
 def _unread(pairs: Sequence[Comparison]) -> str:
     who, of = ("an encoder reads no", "shapes") if pairs[0].of_shapes else ("neither encoder reads", "variants")
-    return f"in {plural(len(pairs), 'pair')} {who} word order, so that the losses say nothing of the {of}"
+    reasons = {
+        "reads_no_order": f"{who} word order, so that the losses say nothing of the {of}",
+        "order_not_measured": "whether both encoders read word order was not measured, without which losses say little",
+    }
+    counts = Counter(pair.without_order for pair in pairs)
+    return ", and ".join(f"in {plural(counts[why], 'pair')} {words}" for why, words in reasons.items() if counts[why])
+
+
+def without_order_remedy(differences: Sequence[TestedDifference]) -> str:
+    """Return what would give differences without a verdict one: encoders that read word order, or measure it."""
+    if any(one.without_order == "reads_no_order" for one in differences):
+        return READING_REMEDIES
+    return "new runs measure it"
 
 
 def _verdict(pairs: Sequence[Comparison], winner: str | None) -> str:
@@ -194,7 +206,7 @@ def family_sentences(pairs: Sequence[Comparison]) -> Iterator[str]:
 def _largest(pairs: Sequence[Comparison]) -> Comparison:
     """Return a family's largest difference: of the decided ones if any, else of those that allow a verdict."""
     decided = [pair for pair in pairs if pair.status == "decided"]
-    compared = [pair for pair in pairs if pair.status != "reads_no_order"]
+    compared = [pair for pair in pairs if pair.without_order is None]
     return max(decided or compared or pairs, key=lambda pair: abs(pair.difference.estimate_nats))
 
 
@@ -204,7 +216,7 @@ def _family_sentence(name: str, shown: Comparison, pairs: Sequence[Comparison]) 
     if decided:
         return f"{name}: {shown.lower} is lower, {words}; {decided} of {plural(len(pairs), 'pair')} decided."
     largest = "the largest difference is " if len(pairs) > 1 else ""
-    none = "no verdict, for want of word order" if shown.status == "reads_no_order" else "nothing decided"
+    none = "no verdict, for want of word order" if shown.without_order else "nothing decided"
     return f"{name}: {none}; {largest}{words}{chance_words(shown)}."
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
@@ -27,7 +27,16 @@ from study.evidence.rate_transfer import RateTransfer
 from study.evidence.score_trends import Verdict as TrendVerdict
 from study.laws.law_fits import LawFit
 from study.report.findings import compression_words, missing_comparison, run_count, why_excluded
-from study.report.pair_sentences import READING_REMEDIES, WHAT_HELPS, connected, kind_of, pair_kinds, what_lowers, why_unknown
+from study.report.pair_sentences import (
+    READING_REMEDIES,
+    WHAT_HELPS,
+    connected,
+    kind_of,
+    pair_kinds,
+    what_lowers,
+    why_unknown,
+    without_order_remedy,
+)
 from study.report.plain_words import in_plain_words, is_asked_of
 from study.report.score_sentences import best_variant
 
@@ -63,7 +72,18 @@ def verdict_of(evidence: Evidence) -> Verdict:
         sentence = printable(f"No answer yet: {run_count(evidence)}{why_excluded(evidence)}.")
         return Verdict(sentence, "No run can be used.", "runs that end and learn", ("learning_rate", "loss_curves"))
     answer = next((answer for asks, answer in _TOPICS if asks(evidence)), _lowest)
-    return answer(evidence)
+    verdict = answer(evidence)
+    return replace(verdict, certainty=f"{_unmeasured_order(evidence)}{verdict.certainty}")
+
+
+def _unmeasured_order(evidence: Evidence) -> str:
+    """Return what a verdict is not, where encoders did not measure whether they read word order; empty if all did."""
+    usable = [cell for cell in evidence.cells if cell.usable]
+    unknown = sum(cell.reads_order is None for cell in usable)
+    if not unknown:
+        return ""
+    which = "these encoders" if unknown == len(usable) else f"{unknown} of {plural(len(usable), 'cell')}"
+    return f"Whether {which} read word order was not measured, so that this is no verdict on their shapes. "
 
 
 def asks_about(evidence: Evidence, *words: str) -> bool:
@@ -185,7 +205,7 @@ def _cuts(evidence: Evidence) -> str:
 def _on_spendings(evidence: Evidence) -> Verdict:
     """Return the best encoder that needs other runs, beside those from scratch of as many own FLOPs and as many in all."""
     least = min((cell for cell in evidence.cells if cell.flops_before and cell.usable), key=lambda cell: cell.losses.mean())
-    against = [one for one in evidence.spendings if one.needs_cell == least.name and one.status != "reads_no_order"]
+    against = [one for one in evidence.spendings if one.needs_cell == least.name and one.without_order is None]
     figures = ("loss_against_flops", "paired_differences", "loss_curves")
     if not against:
         why = "neither encoder of a pair reads word order, so that losses say nothing of starts and teachers"
@@ -214,7 +234,7 @@ def _on_spendings(evidence: Evidence) -> Verdict:
 def _among_needing(evidence: Evidence) -> list[str]:
     """Return the best of the variants that need other runs, at equal tokens."""
     needing = {cell.name for cell in evidence.cells if cell.flops_before}
-    pairs = [pair for pair in evidence.comparisons.pairs if not pair.of_shapes and pair.status != "reads_no_order"]
+    pairs = [pair for pair in evidence.comparisons.pairs if not pair.of_shapes and pair.without_order is None]
     among = connected([pair for pair in pairs if {pair.first_cell, pair.second_cell} <= needing])
     return [_best_of(max(among, key=len))] if among else []
 
@@ -325,7 +345,7 @@ def _rate_scatter(transfers: Sequence[RateTransfer]) -> str:
 def _on_pairs(evidence: Evidence) -> Verdict:
     asked, others = _asked_and_others(evidence)
     kinds = pair_kinds(evidence).values()
-    compared = [pair for among in kinds for pair in among if pair.status != "reads_no_order"]
+    compared = [pair for among in kinds for pair in among if pair.without_order is None]
     return _over_pairs(evidence, asked, compared, others)
 
 
@@ -338,7 +358,8 @@ def _over_pairs(
     also = tuple(_sentence(evidence, [clause]) for clause in others)
     if not compared:
         certainty = "Losses of encoders that read no word order say nothing of their blocks, so nothing is tested."
-        return Verdict(sentence, certainty, READING_REMEDIES, figures, also=also)
+        remedy = without_order_remedy(evidence.comparisons.pairs)
+        return Verdict(sentence, certainty, remedy, figures, also=also)
     return Verdict(sentence, _certainty(compared), _change(evidence, compared), figures, also=also)
 
 
@@ -398,27 +419,29 @@ def _confirms(evidence: Evidence, first: Sequence[Comparison], further: Sequence
 
 def _pairs(evidence: Evidence, pairs: Sequence[Comparison], place: Place = "alone") -> str:
     """Return the result of pairs of shapes, or of variants in one knob: by their averages over conditions if any."""
-    compared = [pair for pair in pairs if pair.status != "reads_no_order"]
+    compared = [pair for pair in pairs if pair.without_order is None]
     if not compared:
         who = "one encoder of each pair reads" if pairs[0].of_shapes else "the encoders read"
         what = "shapes" if pairs[0].of_shapes else "variants"
-        return (
-            f"no verdict on {what} at equal {pairs[0].equal}: {who} no word order, so that losses follow the token table; "
-            f"{WHAT_HELPS} may help"
-        )
+        why = f"{who} no word order, so that losses follow the token table; {WHAT_HELPS} may help"
+        if not any(pair.without_order == "reads_no_order" for pair in pairs):
+            why = "whether their encoders read word order was not measured; new runs measure it"
+        return f"no verdict on {what} at equal {pairs[0].equal}: {why}"
     of_shapes, equal, n = compared[0].of_shapes, f"at equal {compared[0].equal}", plural(len(compared), "pair")
+    unknown = any(pair.reads_order is None for pair in compared)
+    unmeasured = " (whether either reads word order was not measured)" if unknown else ""
     group = _connected(evidence, compared)
     if not _any_decided(compared) and not _any_decided(group):
         largest = max(group, key=lambda pair: abs(pair.difference.estimate_nats))
         why = why_unknown(compared) or f"no difference in {n} is significant"
         minus = f"{_side(largest, largest.first)} minus {_side(largest, largest.second, 'that')}"
-        return f"{equal}, {why}: the largest, {minus}, is {largest.difference.to_text()}{_where(largest, place)}"
+        return f"{equal}, {why}: the largest, {minus}, is {largest.difference.to_text()}{_where(largest, place)}{unmeasured}"
     winner = what_lowers(compared) if of_shapes else None
     tally = None if winner else _tally(compared)
     lead = f"{winner[0].lower()}{winner[1:]} more {equal}: " if winner else f"{equal}, {tally}: " if tally else f"{equal}, "
     if place == "further" and not of_shapes and not tally:
         lead = ""
-    return f"{lead}{_best_of(group, place)}{', a significant difference' if len(compared) == 1 else ''}"
+    return f"{lead}{_best_of(group, place)}{', a significant difference' if len(compared) == 1 else ''}{unmeasured}"
 
 
 def _connected(evidence: Evidence, pairs: Sequence[Comparison]) -> Sequence[Pair]:
@@ -522,7 +545,7 @@ def _costs_of_passes(evidence: Evidence) -> dict[float, list[Comparison]]:
     """Pair text read more often than once with as many tokens of new text, by passes, the smallest shape first."""
     cells, costs = {cell.name: cell for cell in evidence.cells}, list[tuple[float, Comparison]]()
     for pair in evidence.comparisons.pairs:
-        if pair.weighs == UNIQUE_TOKENS and pair.status != "reads_no_order":
+        if pair.weighs == UNIQUE_TOKENS and pair.without_order is None:
             sides = (cells[name] for name in (pair.first_cell, pair.second_cell))
             often, new = (round(cell.tokens / float(str(cell.settings[UNIQUE_TOKENS])), 1) for cell in sides)
             if new <= 1 < often:
@@ -557,16 +580,14 @@ def _on_best_by_budget(evidence: Evidence) -> Verdict:
 
 def _of_budgets(evidence: Evidence) -> dict[float, list[Comparison]]:
     """Return the pairs of variants in the first knob that varies, by the amount of their budget."""
-    variants = [pair for pair in evidence.comparisons.pairs if not pair.of_shapes and pair.status != "reads_no_order"]
+    variants = [pair for pair in evidence.comparisons.pairs if not pair.of_shapes and pair.without_order is None]
     of_knob = [pair for pair in variants if pair.weighs == variants[0].weighs and pair.equal == variants[0].equal]
     return grouped(of_knob, lambda pair: pair.budget.amount)
 
 
 def _certainty(compared: Sequence[Comparison]) -> str:
-    """Return the certainty of a verdict over pairs: its condition, the test, and its seeds and sequences."""
+    """Return the certainty of a verdict over pairs: the test, and its seeds and sequences."""
     parts = []
-    if any(pair.reads_order is None for pair in compared):
-        parts.append("It holds if these encoders read word order (not measured).")
     if not why_unknown(compared):
         decided = sum(pair.status == "decided" for pair in compared)
         counts = f", {decided} significant" if len(compared) > 1 else ""
@@ -618,12 +639,14 @@ def _not_compared(evidence: Evidence) -> Verdict:
 
 def _on_steps(evidence: Evidence) -> Verdict:
     steps: Sequence[Gain | TokenGain] = evidence.gains or evidence.token_gains
-    compared = [step for step in steps if step.status != "reads_no_order"]
+    compared = [step for step in steps if step.without_order is None]
     figures = ("loss_against_parameters", "loss_by_depth", "loss_against_flops")
     if not compared:
-        why = "an encoder of each step reads no word order, so that losses follow the token table"
-        sentence = f"No verdict on sizes: {why}; {WHAT_HELPS} may help."
-        return Verdict(sentence, "Nothing is tested.", READING_REMEDIES, figures)
+        why = f"an encoder of each step reads no word order, so that losses follow the token table; {WHAT_HELPS} may help"
+        if not any(step.without_order == "reads_no_order" for step in steps):
+            why = "whether the encoders read word order was not measured; new runs measure it"
+        sentence = f"No verdict on sizes: {why}."
+        return Verdict(sentence, "Nothing is tested.", without_order_remedy(steps), figures)
     decided = [step for step in compared if step.status == "decided"]
     largest = max(decided or compared, key=lambda step: abs(step.difference.estimate_nats))
     lower = sum(step.difference.estimate_nats < 0 for step in decided)

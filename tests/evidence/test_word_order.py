@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from study.evidence.ledgers import open_ledger
 from study.evidence.shape_multiverse import explore_shapes
 from study.laws.law_fits import fit_table
 from study.laws.reading import TableQuery
+from study.report.findings import loss_findings
+from study.report.verdicts import verdict_of
 from study.store.sweep_folder import SweepFolder
 from tests.synthetic import SWEEP, add_run, depth_or_width, in_setting, run_config, sweep_folder
 
@@ -83,6 +86,30 @@ def test_there_is_a_verdict_on_settings_of_which_one_reads(
     (pair,) = of_variants(tmp_path / "s", post, pre).comparisons.pairs
     assert (pair.status != "reads_no_order") is verdict
     assert (pair.p_value_holm is not None) is verdict
+
+
+def test_there_is_no_verdict_on_shapes_and_steps_whose_order_was_not_measured_but_on_more_tokens(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", FIXED)
+    shapes = ((1, 128), (2, 92), (2, 128))
+    for (depth, width), tokens, seed in product(shapes, (1e6, 2e6), range(3)):
+        add_run(folder, run_config(depth, width, seed=seed, tokens=tokens), order_gain=None)
+    found = gathered(folder)
+    assert {pair.status for pair in (*found.comparisons.pairs, *found.gains)} == {"order_not_measured"}
+    assert {pair.p_value_holm for pair in (*found.comparisons.pairs, *found.gains)} == {None}
+    assert found.averages == ()
+    assert {gain.status for gain in found.token_gains} == {"decided"}
+    assert not any(one.status == "decided" for one in found.dominances)
+    told = " ".join(loss_findings(found))
+    assert "No verdict on 4 steps to a larger size" not in told, "pairs of shapes say it"
+    assert "word order was not measured, without which losses say little; new runs measure it." in told
+
+
+def test_a_verdict_on_variants_says_that_their_order_was_not_measured(tmp_path: Path) -> None:
+    found = of_variants(tmp_path / "s", None, None)
+    assert "(whether either reads word order was not measured)" in verdict_of(found).sentence
+    assert verdict_of(found).certainty.startswith("Whether these encoders read word order was not measured")
+    known = verdict_of(of_variants(tmp_path / "t", 1.0, 1.0))
+    assert "not measured" not in f"{known.sentence} {known.certainty}"
 
 
 def test_what_is_not_known_of_one_side_is_not_known_of_both(tmp_path: Path) -> None:

@@ -255,12 +255,19 @@ def test_shapes_of_which_one_reads_no_order_have_no_verdict_and_it_is_said_what_
     assert "paired_differences" in answer.figures, "the losses are shown all the same"
 
 
-def test_a_verdict_on_runs_whose_word_order_was_not_measured_is_told_under_that_condition(tmp_path: Path) -> None:
+def test_shapes_whose_word_order_was_not_measured_have_no_verdict(tmp_path: Path) -> None:
     folder = with_gains(tmp_path / "s", {1: None, 2: None})
     folder.write_ledger()
     answer = Answer(gather(folder, include_unbracketed=True), {})
-    assert answer.verdict.certainty.startswith("It holds if these encoders read word order (not measured). ")
-    assert answer.findings["loss"][0].startswith("If these encoders read word order, which was not measured: width lowers ")
+    assert answer.headline == (
+        "No verdict on shapes at equal non-embedding parameters: whether their encoders read word order was not measured; new "
+        "runs measure it."
+    )
+    assert answer.verdict.certainty.startswith("Whether these encoders read word order was not measured, so that this is no ")
+    assert answer.verdict.change == "new runs measure it"
+    first, *_ = answer.findings["loss"]
+    assert first.startswith("No verdict at equal non-embedding parameters: in 1 pair whether both encoders read word order")
+    assert answer.to_dict()["comparisons"]["pairs"][0]["status"] == "order_not_measured"
     assert any(line.startswith("Whether 2 of 2 cells read word order") for line in answer.findings["undecided"])
     assert "order gain (nats)" not in answer.to_markdown()
 
