@@ -124,6 +124,7 @@ class Answer:
             "What a larger size buys": short_ids(evidence, tables.gains(evidence)),
             "What more tokens buy": short_ids(evidence, tables.token_gains(evidence)),
             "Laws of the loss": tables.laws(evidence),
+            "Compute-optimal sizes by these laws": tables.best_splits(evidence),
             "Scores against the loss": trend_table(evidence),
             "Laws from loss to score": law_table(evidence),
             "Downstream scores": score_table(evidence),

@@ -6,14 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from study.base.quantities import error_text, plural, signed
-from study.base.text import status_words, table_of
+from study.base.quantities import compact, error_text, plural, signed
+from study.base.text import bullets, status_words, table_of
 from study.config.run_config import describe_knobs
 from study.evidence.cells import CellResult, in_words, variant_columns
 from study.evidence.evidence import Evidence
 from study.evidence.paired import Difference, TestedDifference
 from study.laws.estimation import Fit
 from study.laws.law_fits import LawFit, fit_every_count
+from study.laws.optimal_sizes import BestSizes, best_sizes
 
 
 def differences(evidence: Evidence, of_shapes: bool) -> str:
@@ -140,6 +141,9 @@ def token_gains(evidence: Evidence) -> str:
     )
 
 
+_BOUND_NOTE = "; of a law on a bound, the exponents alone, which describe these runs and are not to be extrapolated"
+
+
 def laws(evidence: Evidence) -> str:
     """Every law's parameters with intervals, and its status; empty if none."""
     if not evidence.laws.fits:
@@ -151,8 +155,48 @@ def laws(evidence: Evidence) -> str:
     for law in evidence.laws.fits:
         if counted := law.with_and_without_embeddings:
             rows = [_counted_row(count, one, law.fit.law.parameters) for count, one in counted.items()]
-            tables.append(f"{law.name} with embeddings in N and without:\n\n{table_of(rows)}")
+            bound = any(not isinstance(one, str) and one.fit.status == "on_bound" for one in counted.values())
+            note = _BOUND_NOTE if bound else ""
+            tables.append(f"{law.name} with embeddings in N and without{note}:\n\n{table_of(rows)}")
     return (intro if loose else "") + "\n\n".join(tables)
+
+
+def best_splits(evidence: Evidence) -> str:
+    """Return the best depth, width and tokens at budgets beyond the sweep, by its laws; empty without a law of all three."""
+    fits = evidence.laws.fits
+    found = {law.name: (law, best) for law in fits if (best := best_sizes(law.fit))}
+    if not any(law.fit.law.name == "width-depth-tokens" for law, _ in found.values()):
+        return ""
+    intro = [
+        "Where each law has its least loss at a budget of FLOPs, 6·N·D, with N = 12·depth·width² in the law of width and "
+        "depth, and how many times the largest run that is. None of it was trained: beyond the largest run a law alone speaks, "
+        "with the intervals of its resamples, which know nothing of how it errs there.",
+        *(
+            f"{law.name} is {status_words(law.fit.status, law.fit.reasons)}: no recommendation."
+            for law, _ in found.values()
+            if law.fit.status != "converged"
+        ),
+    ]
+    rows = [_split_row(law, one) for law, best in found.values() for one in best]
+    return f"{bullets(intro)}\n\n{table_of(rows)}"
+
+
+def _split_row(law: LawFit, best: BestSizes) -> dict[str, object]:
+    sizes = {name: _size_text(best, name) for name in ("parameters", "depth", "width", "tokens")}
+    return {"law": law.name, "FLOPs": f"{best.flops:.0e}", "times the largest run": _two_digits(best.beyond)} | sizes
+
+
+def _size_text(best: BestSizes, name: str) -> str | None:
+    if name not in best.values:
+        return None
+    interval = best.intervals[name]
+    ends = "no interval" if interval is None else " to ".join(map(_two_digits, interval))
+    return f"{_two_digits(best.values[name])} ({ends})"
+
+
+def _two_digits(value: float) -> str:
+    """Return two digits, which resamples give alike on every processor."""
+    return compact(float(f"{value:.2g}")).replace(".0", "")
 
 
 def _law_rows(law: LawFit) -> Iterator[dict[str, object]]:
@@ -179,7 +223,8 @@ def _counted_row(count: str, fitted: LawFit | str, parameters: Sequence[str]) ->
         )
     forecast = fitted.forecast
     error, covered = (None, forecast) if isinstance(forecast, str) else (forecast.mean_error, forecast.coverage)
-    constants = {name: _constant(fitted.fit, name) if fitted.fit.usable else None for name in parameters}
+    known = parameters if fitted.fit.usable else fitted.fit.law.exponents if fitted.fit.status == "on_bound" else ()
+    constants = {name: _constant(fitted.fit, name) if name in known else None for name in parameters}
     status = status_words(fitted.fit.status)
     return {"counted as": count, "status": status, **constants, "held-out error": error, "its intervals": covered}
 

@@ -11,7 +11,7 @@ from study.base.quantities import plural, signed
 from study.base.text import joined, status_words
 from study.evidence.comparisons import WEIGHED, Average, Comparison, Pair
 from study.evidence.evidence import Evidence
-from study.evidence.paired import TestedDifference
+from study.evidence.paired import TestedDifference, Verdict
 
 PairT = TypeVar("PairT", bound=Pair)
 
@@ -76,7 +76,7 @@ def verdict(pairs: Sequence[Comparison]) -> str:
 
 def _unread(pairs: Sequence[Comparison]) -> str:
     who, of = ("an encoder reads no", "shapes") if pairs[0].of_shapes else ("neither encoder reads", "variants")
-    reasons = {
+    reasons: dict[Verdict, str] = {
         "reads_no_order": f"{who} word order, so that the losses say nothing of the {of}",
         "order_not_measured": "whether both encoders read word order was not measured, without which losses say little",
     }

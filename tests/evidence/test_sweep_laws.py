@@ -244,3 +244,19 @@ def test_of_many_settings_the_answer_says_how_to_fit_one(of_two_dropouts: SweepF
     assert reason.endswith('fit some with study fit of this folder and --where "recipe.dropout == 0.0"'), "and no path of it"
     save_fits(evidence)
     assert not list(folder.fits.glob("chinchilla*")), "laws that are no more are taken away"
+
+
+def test_a_law_on_a_bound_shows_its_exponents_by_both_counts_and_its_best_sizes_as_no_recommendation() -> None:
+    """The suite's laws end with a floor of zero and miss its cells."""
+    suite = gather(SweepFolder(Path(__file__).parents[2] / "results" / "reference" / "suite"))
+    assert {law.fit.status for law in suite.laws.fits} == {"on_bound"}
+    _, _, counted = tables.laws(suite).partition("with embeddings in N and without; of a law on a bound, the exponents alone")
+    with_them, without = counted.splitlines()[-2:]
+    assert with_them.startswith("| parameters | on bound | – | – | – | 1.21 (")
+    assert without.startswith("| parameters\\_non\\_embedding | on bound | – | – | – | 0.57 (")
+    told = tables.best_splits(suite)
+    assert told.count("the law omits something): no recommendation.") == 2
+    rows = [line.split(" | ") for line in told.splitlines() if line.startswith(("| chinchilla", "| width-depth-tokens"))]
+    assert [row[1] for row in rows] == [f"1e+{power}" for power in range(15, 21)] * 2
+    assert rows[-1][2] == "3.3M", "times the largest run"
+    assert tables.best_splits(gather(SweepFolder(suite.folder.path.parent / "depth_or_width"))) == ""

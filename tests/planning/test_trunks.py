@@ -167,7 +167,7 @@ def test_what_is_spent_and_left_holds_a_trunk_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_long_budgets_of_one_seed_leave_the_others_a_shorter_trunk(tmp_path: Path) -> None:
     tokens = [256 * steps for steps in (20, 40, 80)]
-    seeds = {"budgets": {"steps": [], "tokens": tokens}, "seeds": 3, "one_seed_above": tokens[1]}
+    seeds: dict[str, Any] = {"budgets": {"steps": [], "tokens": tokens}, "seeds": 3, "one_seed_above": tokens[1]}
     folder = launched(tmp_path, executor := OneAfterAnother(real=False), **seeds)
     assert Counter((run.seed, run.steps) for run in executor.submitted) == {
         (0, 20): 1, (1, 20): 1, (2, 20): 1, (0, 40): 1, (1, 40): 1, (2, 40): 1, (0, 80): 1,
