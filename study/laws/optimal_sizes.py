@@ -81,8 +81,9 @@ def _of_a_layer(names: list[str], terms: Floats, powers: Floats, share: float) -
     if "depth" in names:
         others = [column for column, name in enumerate(names) if name != "depth"]
         shallow = found[:, names.index("depth")] < 0
-        found[shallow] = 0.0
-        found[np.ix_(shallow, others)] = _logs(terms[np.ix_(shallow, others)], powers[others], share)
+        of_a_layer = np.zeros((int(shallow.sum()), len(names)))
+        of_a_layer[:, others] = _logs(terms[shallow][:, others], powers[others], share)
+        found[shallow] = of_a_layer
     return found
 
 

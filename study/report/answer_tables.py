@@ -182,8 +182,12 @@ def best_splits(evidence: Evidence) -> str:
 
 
 def _split_row(law: LawFit, best: BestSizes) -> dict[str, object]:
-    sizes = {name: _size_text(best, name) for name in ("parameters", "depth", "width", "tokens")}
-    return {"law": law.name, "FLOPs": f"{best.flops:.0e}", "times the largest run": _two_digits(best.beyond)} | sizes
+    return {
+        "law": law.name,
+        "FLOPs": f"{best.flops:.0e}",
+        "times the largest run": _two_digits(best.beyond),
+        **{name: _size_text(best, name) for name in ("parameters", "depth", "width", "tokens")},
+    }
 
 
 def _size_text(best: BestSizes, name: str) -> str | None:
