@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from study.base.errors import map_all
 from study.base.quantities import listed, read_shape
@@ -114,6 +114,13 @@ class Case:
             },
         }
         return RunConfig.parse(values)
+
+
+class Race(NamedTuple):
+    """The cases of run_mlm and of ours, which differ in precision at most."""
+
+    theirs: Case
+    ours: Case
 
 
 def read_shapes(text: str) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +17,7 @@ from study.benching.cases import (
     SHAPES,
     VOCABULARIES,
     Case,
+    Race,
     cases_of_models,
     cases_of_shapes,
     read_shapes,
@@ -86,10 +87,17 @@ class BenchOptions:
         dtypes: tuple[Precision, ...] = self.dtypes or (("bf16",) if device == "cuda" else ("fp32", "bf16"))
         return self._cases_of_shapes(SHAPES, VOCABULARIES, dtypes)
 
-    def raced_cases(self) -> list[Case]:
-        """Return the cases of time-to-loss, by default in the precision of runs."""
-        dtypes = self.dtypes or (resolve_precision("auto", self.resolved_device()),)
-        return self._cases_of_shapes(RACED_SHAPES, (RACED_VOCABULARY,), dtypes)
+    def races(self) -> list[Race]:
+        """Return the races of time-to-loss, both sides in the same precision if `dtypes` are given.
+
+        By default run_mlm trains on a CPU as Trainer does, in fp32, and ours in fp32 and as `recipe.precision` does.
+        """
+        device = self.resolved_device()
+        own = resolve_precision("auto", device)
+        dtypes = self.dtypes or (("fp32",) if device == "cpu" else (own,))
+        cases = self._cases_of_shapes(RACED_SHAPES, (RACED_VOCABULARY,), dtypes)
+        our_dtypes = () if self.dtypes else (own,)
+        return [Race(case, replace(case, dtype=dtype)) for case in cases for dtype in dict.fromkeys((case.dtype, *our_dtypes))]
 
     def _cases_of_shapes(self, shapes: str, vocabularies: tuple[int, ...], dtypes: tuple[Precision, ...]) -> list[Case]:
         size = (self.batch or BATCH, self.sequence_length or SEQUENCE_LENGTH)
@@ -113,7 +121,8 @@ def run(
         raise InputError.at("--only kernels", "times the kernels of a CUDA GPU; use --device cuda on a machine with one")
     requested = only or [name for name in BY_DEVICE[device] if name != "laws" or name in others]
     cases = options.cases() if "train" in requested else []
-    raced = options.raced_cases() if "time-to-loss" in requested else []
+    races = options.races() if "time-to-loss" in requested else []
+    results = Results(output, device, threads)
     sections: dict[str, Callable[[Report], None]] = {
         "train": lambda report: measure_training(cases, rounds, report),
         "finetune": lambda report: measure_fine_tuning(device, threads, rounds, report),
@@ -124,10 +133,9 @@ def run(
         "coordination": measure_coordinating,
         "data": measure_tokenising,
         "dashboard": measure_dashboard,
-        "time-to-loss": lambda report: _race(raced, options, report),
+        "time-to-loss": lambda report: _race(races, options, results.file, report),
         **others,
     }
-    results = Results(output, device, threads)
     rows: dict[str, list[Row]] = {}
     for name in requested:
         measured, busy = rows.setdefault(name, []), [busy_share()]
@@ -151,8 +159,9 @@ def _measure_kernels(report: Report) -> None:
             report(row)
 
 
-def _race(cases: list[Case], options: BenchOptions, report: Report) -> None:
+def _race(races: list[Race], options: BenchOptions, results: Path, report: Report) -> None:
     with failures_reported("time to loss", report):
         from study.benching.time_to_loss import measure_time_to_loss  # transformers is installed for benchmarks only
 
-        measure_time_to_loss(cases, options.tokens, options.seeds, report)
+        trainings = results.with_name(f"{results.stem}-time-to-loss")
+        measure_time_to_loss(races, options.tokens, options.seeds, options.resolved_rounds(), trainings, report)

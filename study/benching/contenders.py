@@ -72,13 +72,14 @@ def gate_of(channel: Connection, device: Device) -> Gate:
     return Gate(channel, lambda: None, lambda: None)
 
 
-class _GateCallback(pl.Callback):
+class GateCallback(pl.Callback):
     """Calls the gate after every optimiser step."""
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
 
     def on_train_batch_end(self, *_: Any) -> None:
+        """Count the step."""
         self.gate.step()
 
 
@@ -102,7 +103,7 @@ class _ProfileCallback(pl.Callback):
 
 def ours(case: Case, folder: Path, channel: Connection) -> None:
     """Train as `study launch` does, without checkpoints, which study.benching.overheads measures."""
-    _train(case, folder, _GateCallback(gate_of(channel, case.device)))
+    _train(case, folder, GateCallback(gate_of(channel, case.device)))
 
 
 def profiled(case: Case, folder: Path, channel: Connection) -> None:

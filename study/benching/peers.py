@@ -121,11 +121,14 @@ def loop(case: Case, folder: Path, channel: Connection) -> None:
         gate.step()
 
 
-class _GateCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+class TrainerGateCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """Calls the gate after every optimiser step."""
+
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
+        """Count the step."""
         self.gate.step()
 
 
@@ -139,7 +142,11 @@ def trainer(case: Case, folder: Path, channel: Connection, compiled: bool = Fals
     more = {"torch_compile": compiled, "optim": "adamw_torch_fused", "max_grad_norm": recipe.gradient_clip_norm or 0.0}
     arguments = arguments_of(case.device, case.dtype, folder / name, case.batch, case.config().steps, **more)
     Trainer(
-        model=model_of(case), args=arguments, train_dataset=dataset, data_collator=collate, callbacks=[_GateCallback(gate)]
+        model=model_of(case),
+        args=arguments,
+        train_dataset=dataset,
+        data_collator=collate,
+        callbacks=[TrainerGateCallback(gate)],
     ).train()
 
 

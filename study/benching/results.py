@@ -140,9 +140,11 @@ LEGENDS = {
     "to the frame after it.",
     "time-to-loss": "Theirs: BertConfig of the shape, Trainer with its defaults, the collator of run_mlm, the best of three "
     "learning rates, one schedule over the tokens. Ours: budgets that grow by a factor of 1.41, each with its own schedule and "
-    "at the best of three learning rates, up to the first that ends at their loss. Text, tokeniser, batch, dtype, dropout, "
-    "and the validation with its masks are the same; seconds are those of training alone, without the search for rates or our "
-    "budget.",
+    "at the best of three learning rates, up to the first that ends at their loss. Text, tokeniser, batch, dropout, and the "
+    "validation with its masks are the same; by default, theirs trains in fp32 on a CPU, as Trainer does. Seconds are those of "
+    "training alone, without the search for rates or our budget: steps times the median seconds of a step over rounds in which "
+    "the sides alternate. Faster is the median over rounds, with its 95% interval in brackets (the range, for fewer than six); "
+    "older rows without it have the seconds of the trainings themselves.",
 }
 
 
@@ -153,7 +155,8 @@ def train_cells(row: Row) -> dict[str, str]:
     cells["dtype"], cells["batch"] = row["dtype"], f"{row['batch']} x {row['sequence_length']}"
     cells["tokens/s"] = count_text(row["ours_tokens_per_second"]) if row["ours_tokens_per_second"] else "failed"
     for name, title in (("loop", "x loop"), ("trainer", "x trainer"), ("trainer_compiled", "x compiled trainer")):
-        cells[title] = _ratio(row, name) if name in versus else "failed" if name in row["errors"] else "–"
+        interval, missing = row.get("versus_interval", {}).get(name), "failed" if name in row["errors"] else "–"
+        cells[title] = _with_interval(versus[name], interval, 2) if name in versus else missing
     cells["matmul"] = f"{flops_text(row['matmul_flops_per_second'])}FLOP/s" if row["matmul_flops_per_second"] else "–"
     cells["share of matmul"], cells["MFU"] = _percent(row["share_of_matmul_rate"]), _percent(row["mfu"])
     starts = row["start_seconds"]
@@ -213,7 +216,8 @@ def time_to_loss_cells(row: Row) -> dict[str, str]:
         "ours": row["variant"],
         "shape": row["shape"],
         "vocabulary": f"{row['vocabulary']:,}",
-        "dtype": row["dtype"],
+        "their dtype": row.get("their_dtype", row["dtype"]),
+        "our dtype": row["dtype"],
         "seed": str(row["seed"]),
         "their loss": f"{row['their_loss']:.3f}",
         "their rate": f"{row['their_rate']:g}",
@@ -223,7 +227,7 @@ def time_to_loss_cells(row: Row) -> dict[str, str]:
         "our tokens": count_text(row["our_tokens"]) if reached else f"not reached ({row['our_loss']:.3f})",
         "our seconds": written(row["our_seconds"], "s") if reached else "–",
         "fewer tokens": f"x {row['fewer_tokens']:.1f}" if reached else "–",
-        "faster": f"x {row['faster']:.1f}" if reached else "–",
+        "faster": f"x {_with_interval(row['faster'], row.get('faster_interval'), 1)}" if reached else "–",
     }
 
 
@@ -300,10 +304,10 @@ def _errors(rows: Sequence[Row]) -> list[str]:
     return [f"{row['model'] or row['shape']}, {row['dtype']}: {name} failed: {why}" for row, name, why in failed]
 
 
-def _ratio(row: Row, peer: str) -> str:
-    """Format our tokens/s over a peer's, with the interval, which older rows lack."""
-    times, interval = f"{row['versus'][peer]:.2f}", row.get("versus_interval", {}).get(peer)
-    return f"{times} ({interval[0]:.2f}–{interval[1]:.2f})" if interval else times
+def _with_interval(value: float, interval: Sequence[float] | None, digits: int) -> str:
+    """Format a ratio with its interval, which older rows lack."""
+    low_and_high = "" if interval is None else f" ({interval[0]:.{digits}f}–{interval[1]:.{digits}f})"
+    return f"{value:.{digits}f}{low_and_high}"
 
 
 def _percent(share: float | None) -> str:

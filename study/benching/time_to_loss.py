@@ -1,16 +1,21 @@
 """The tokens and seconds that our training needs to reach the loss of transformers' run_mlm.
 
-Both share text, tokeniser, batch, precision, validation sequences and masks, and dropout: 0 by default, which serves theirs
-better than BertConfig's 0.1. Seconds cover training from first to last step, without validation.
+Both share text, tokeniser, batch, validation sequences and masks, and dropout: 0 by default, which serves theirs better than
+BertConfig's 0.1. Seconds are steps times the seconds of a step, which both sides measure in turns after the race, so that other
+programs slow both. They cover training alone, without the start and validation.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from multiprocessing.connection import Connection
 from pathlib import Path
-from time import perf_counter
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,13 +25,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
+from study.base.durable_files import json_of, write_atomically
 from study.base.schema import deep_merge
-from study.benching.cases import Case
-from study.benching.own_processes import failures_reported, in_own_process, use_one_gpu
-from study.benching.peers import arguments_of, collator_of, dataset_of, model_of
+from study.benching.cases import STEPS, Case, Race
+from study.benching.contenders import GateCallback, gate_of
+from study.benching.own_processes import ContenderError, failures_reported, in_own_process, start_forkserver, use_one_gpu
+from study.benching.peers import TrainerGateCallback, arguments_of, collator_of, dataset_of, model_of
 from study.benching.results import Report, Row
+from study.benching.training_comparison import TrainingComparison, median_interval, ratios
 from study.config.presets import PRESETS
-from study.config.run_config import DataConfig, RunConfig
+from study.config.run_config import DataConfig, RunConfig, fingerprint_of
 from study.data.batches import PackedBatches
 from study.data.masking import IGNORED, MaskedBatch
 from study.data.prepared import PreparedData, prepare
@@ -39,63 +47,6 @@ from study.training.trainer import Training
 EVALUATIONS = 12
 """Validations per training."""
 
-
-class LossPoint(NamedTuple):
-    """A validation during training."""
-
-    seconds: float
-    tokens: int
-    loss: float
-
-
-Curve = list[LossPoint]
-
-
-class TrainingClock:
-    """A pausable clock of training seconds."""
-
-    def __init__(self) -> None:
-        self._seconds, self._since = 0.0, math.nan
-
-    def start(self) -> None:
-        """Start or resume."""
-        self._since = perf_counter()
-
-    def pause(self) -> float:
-        """Pause and return the seconds so far."""
-        if not math.isnan(self._since):
-            self._seconds, self._since = self._seconds + perf_counter() - self._since, math.nan
-        return self._seconds
-
-
-class CurveRecorder(pl.Callback):
-    """Records each validation of a run with the training seconds before it."""
-
-    def __init__(self) -> None:
-        self.curve: Curve = []
-        self._watch = TrainingClock()
-
-    def on_train_start(self, *_: Any) -> None:
-        """Start the clock."""
-        self._watch.start()
-
-    def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Pause the clock once the device is done."""
-        if module.device.type == "cuda":
-            torch.cuda.synchronize()
-        self._watch.pause()
-
-    def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Record the loss and resume."""
-        tokens = module.steps_done * module.config.recipe.batch_tokens
-        self.curve.append(LossPoint(self._watch.pause(), tokens, module.validation.loss))
-        self._watch.start()
-
-    def on_train_end(self, *_: Any) -> None:
-        """Stop the clock before the final validation."""
-        self._watch.pause()
-
-
 EVALUATION_SEQUENCES = 64
 """Sequences per validation batch."""
 
@@ -104,6 +55,9 @@ VARIANTS = {
     "modern recipe, BERT's architecture": {"recipe": PRESETS["modern"]["recipe"]},
 }
 """Our variants; the second shows the recipe's part of the gain."""
+
+RUN_MLM = "run_mlm"
+"""Their side's name."""
 
 THEIR_RATES = (1e-3, 2e-3, 4e-3)
 """The learning rates of run_mlm; the first seed tries all, the others use the best."""
@@ -115,74 +69,145 @@ SMALLEST_BUDGET, GROWTH = 1 / 64, math.sqrt(2)
 """Our smallest budget as a share of theirs, and the ratio of successive budgets."""
 
 
+class LossPoint(NamedTuple):
+    """A validation during training."""
+
+    tokens: int
+    loss: float
+
+
+Curve = list[LossPoint]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A training of a race: run_mlm, or one of our variants."""
+
+    side: str
+    case: Case
+    data: DataConfig
+    steps: int
+    rate: float
+    seed: int
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The configuration of the run; for run_mlm, of what it shares with ours."""
+        values = self.case.config(self.steps).to_dict() | {"data": self.data.model_dump(), "seed": self.seed}
+        values["recipe"].pop("warmup_fraction")
+        return RunConfig.parse(deep_merge(values, self.changes))
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What the side at its learning rate changes in the configuration."""
+        return deep_merge(VARIANTS.get(self.side, {}), {"recipe": {"learning_rate": self.rate}})
+
+    def described(self) -> dict[str, Any]:
+        """Return all that decides its losses, as in JSON."""
+        where = {"device": self.case.device, "threads": self.case.threads}
+        return {"side": self.side, "config": self.config.to_dict(), **where}
+
+
+class Finished(NamedTuple):
+    """An entry with its validations."""
+
+    entry: Entry
+    curve: Curve
+
+    @property
+    def loss(self) -> float:
+        """The loss at the end."""
+        return self.curve[-1].loss
+
+
 def data_of(case: Case) -> DataConfig:
     """Return the deduplicated docstrings at the case's vocabulary and sequence length."""
     tokenizer = {"vocabulary": case.architecture.vocabulary}
     return DataConfig.parse({"dedupe": True, "tokenizer": tokenizer, "sequence_length": case.sequence_length})
 
 
-def run_of(case: Case, data: DataConfig, variant: str, steps: int, rate: float, seed: int) -> RunConfig:
-    """Return the configuration of one of our runs."""
-    values = case.config(steps).to_dict() | {"data": data.model_dump(), "seed": seed}
-    values["recipe"].pop("warmup_fraction")
-    return RunConfig.parse(deep_merge(values, changes(variant, rate)))
+def finished(entry: Entry, folder: Path) -> Finished:
+    """Train in a process of its own, or read the validations from `folder`, where a training that has ended keeps them."""
+    described = entry.described()
+    file = folder / f"{entry.case.shape}-{fingerprint_of(described)}.json"
+    kept = json_of(file, dict, "delete it")
+    if kept is None:
+        kept = described | {"curve": in_own_process(train, entry)}
+        write_atomically(file, json.dumps(kept, indent=1).encode() + b"\n")
+    return Finished(entry, [LossPoint(*point) for point in kept["curve"]])
 
 
-def changes(variant: str, rate: float) -> dict[str, Any]:
-    """Return what a variant at a learning rate changes in the configuration."""
-    return deep_merge(VARIANTS[variant], {"recipe": {"learning_rate": rate}})
+def train(entry: Entry) -> Curve:
+    """Train to the end and return the validations."""
+    if entry.side == RUN_MLM:
+        theirs = _TheirValidations(entry)
+        fit_theirs(entry, theirs)
+        return theirs.curve
+    ours = OurValidations()
+    fit_ours(entry, ours)
+    return ours.curve
 
 
-def train_ours(config: RunConfig, case: Case) -> Curve:
+def contend(entry: Entry, channel: Connection) -> None:
+    """Train without end or validation, as a contender of TrainingComparison."""
+    endless, gate = replace(entry, steps=STEPS), gate_of(channel, entry.case.device)
+    if entry.side == RUN_MLM:
+        fit_theirs(endless, TrainerGateCallback(gate))
+    else:
+        fit_ours(endless, GateCallback(gate))
+
+
+def fit_ours(entry: Entry, callback: pl.Callback) -> None:
     """Train as `study launch` does."""
+    case, config = entry.case, entry.config
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
         execution = Execution(case.device, threads=case.threads, validations=EVALUATIONS, checkpoint_seconds=math.inf)
-        recorder = CurveRecorder()
-        Training(config, prepare(config.data), RunFolder(Path(folder)), execution).fit(StopSignal(), callbacks=[recorder])
-    return recorder.curve
+        Training(config, prepare(config.data), RunFolder(Path(folder)), execution).fit(StopSignal(), callbacks=[callback])
 
 
-def train_theirs(case: Case, data: DataConfig, steps: int, rate: float, seed: int) -> Curve:
+class OurValidations(pl.Callback):
+    """Records every validation."""
+
+    def __init__(self) -> None:
+        self.curve: Curve = []
+
+    def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
+        """Record the loss."""
+        self.curve.append(LossPoint(module.steps_done * module.config.recipe.batch_tokens, module.validation.loss))
+
+
+def fit_theirs(entry: Entry, callback: TrainerCallback) -> None:
     """Train BertForMaskedLM with Trainer's defaults except rate, batch, steps, precision and seed."""
     use_one_gpu()
-    prepared = prepare(data)
+    case, prepared = entry.case, prepare(entry.data)
     torch.set_num_threads(case.threads)
-    torch.manual_seed(seed)
-    model = model_of(case)
+    torch.manual_seed(entry.seed)
+    more = {"learning_rate": entry.rate, "seed": entry.seed}
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
-        arguments = arguments_of(case.device, case.dtype, folder, case.batch, steps, learning_rate=rate, seed=seed)
         split = prepared.split("train")
-        recorder = _EvaluationCallback(case, lambda: validation_loss(model, case, prepared), max(1, steps // EVALUATIONS))
         trainer = Trainer(
-            model=model,
-            args=arguments,
+            model=model_of(case),
+            args=arguments_of(case.device, case.dtype, folder, case.batch, entry.steps, **more),
             train_dataset=dataset_of(split.take(np.arange(len(split))), prepared.special.all),
             data_collator=collator_of(prepared.tokenizer()),
-            callbacks=[recorder],
+            callbacks=[callback],
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    return recorder.curve
 
 
-class _EvaluationCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """Validates every `every` steps and at the end, and records the training seconds."""
+class _TheirValidations(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """Validates EVALUATIONS times, also at the end."""
 
-    def __init__(self, case: Case, validate: Callable[[], float], every: int) -> None:
-        self.case, self.validate, self.every = case, validate, every
+    def __init__(self, entry: Entry) -> None:
+        self.case, self.prepared = entry.case, prepare(entry.data)
+        self.every = max(1, entry.steps // EVALUATIONS)
         self.curve: Curve = []
-        self._watch = TrainingClock()
 
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self._watch.start()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         if state.global_step % self.every == 0 or state.global_step == state.max_steps:
-            if self.case.device == "cuda":
-                torch.cuda.synchronize()
-            seconds = self._watch.pause()
-            self.curve.append(LossPoint(seconds, state.global_step * self.case.batch_tokens, self.validate()))
-            self._watch.start()
+            loss = validation_loss(model, self.case, self.prepared)
+            self.curve.append(LossPoint(state.global_step * self.case.batch_tokens, loss))
 
 
 @torch.no_grad()
@@ -214,72 +239,96 @@ def budgets(steps: int) -> Iterator[int]:
     yield from sorted({max(1, round(steps * GROWTH**-power)) for power in range(growths + 1)})
 
 
-def race(
-    case: Case, data: DataConfig, variant: str, steps: int, loss: float, rates: Sequence[float], seed: int
-) -> list[tuple[float, Curve]]:
-    """Train at increasing budgets until one ends at or below `loss`; return the best rate of each and its curve."""
-    best: list[tuple[float, Curve]] = []
-    for budget in budgets(steps):
-        runs = [run_of(case, data, variant, budget, rate, seed) for rate in rates]
-        curves = [in_own_process(train_ours, run, case) for run in runs]
-        best.append(min(zip(rates, curves, strict=True), key=_end))
-        if _end(best[-1]) <= loss:
+def race(theirs: Finished, case: Case, variant: str, rates: Sequence[float], folder: Path) -> list[Finished]:
+    """Train at increasing budgets until one ends at or below their loss; return each at its best rate."""
+    best: list[Finished] = []
+    for steps in budgets(theirs.entry.steps):
+        entry = replace(theirs.entry, side=variant, case=case, steps=steps)
+        best.append(_best(entry, rates, folder))
+        if best[-1].loss <= theirs.loss:
             break
     return best
 
 
-def _end(of: tuple[float, Curve]) -> float:
-    _, curve = of
-    return curve[-1].loss
+def _best(entry: Entry, rates: Sequence[float], folder: Path) -> Finished:
+    return min((finished(replace(entry, rate=rate), folder) for rate in rates), key=lambda each: each.loss)
+
+
+def step_seconds(entries: Sequence[Entry], rounds: int) -> list[list[float]]:
+    """Return the seconds of a step of each entry by round; they take turns. Raises ContenderError if one fails."""
+    start_forkserver()
+    with (
+        tempfile.TemporaryDirectory(prefix="study-bench-") as folder,
+        TrainingComparison(entries[0].case, Path(folder) / "comparison") as comparison,
+    ):
+        for entry in entries:
+            comparison.start_function(entry.side, f"{__name__}.contend", entry)
+            comparison.warm_up(entry.side)
+        comparison.measure(rounds)
+    if errors := comparison.rounds.errors:
+        raise ContenderError("; ".join(f"{side}: {why}" for side, why in errors.items()))
+    return [[time.step_seconds for time in comparison.rounds.times[entry.side]] for entry in entries]
 
 
 def time_to_loss_row(
-    case: Case, variant: str, seed: int, theirs: tuple[float, Curve], ours: Sequence[tuple[float, Curve]]
+    theirs: Finished, ours: Sequence[Finished], their_step_seconds: Sequence[float], our_step_seconds: Sequence[float]
 ) -> Row:
-    """Return a row; our tokens and seconds are None if no budget reaches their loss."""
-    (their_rate, their_curve), (our_rate, our_curve) = theirs, ours[-1]
-    their_end, our_end = their_curve[-1], our_curve[-1]
-    reached = our_end.loss <= their_end.loss
+    """Return a row; our tokens and seconds are None if no budget reaches their loss.
+
+    `faster` is fewer_tokens times the ratio of the seconds of a step, the median over rounds with its interval
+    (`median_interval`).
+    """
+    their, our = theirs.entry, ours[-1].entry
+    reached = ours[-1].loss <= theirs.loss
+    their_seconds, our_seconds = median(their_step_seconds), median(our_step_seconds)
+    faster = [their.steps / our.steps * ratio for ratio in ratios(their_step_seconds, our_step_seconds)]
     return {
-        "shape": case.shape,
-        "vocabulary": case.architecture.vocabulary,
-        "variant": variant,
-        "changes": changes(variant, our_rate),
-        "seed": seed,
-        "dtype": case.dtype,
-        "batch": case.batch,
-        "sequence_length": case.sequence_length,
-        "dropout": case.dropout,
-        "tokens": their_end.tokens,
-        "their_rate": their_rate,
-        "their_loss": their_end.loss,
-        "their_seconds": their_end.seconds,
-        "our_rate": our_rate,
-        "our_loss": our_end.loss,
-        "our_tokens": our_end.tokens if reached else None,
-        "our_seconds": our_end.seconds if reached else None,
-        "fewer_tokens": their_end.tokens / our_end.tokens if reached else None,
-        "faster": their_end.seconds / our_end.seconds if reached else None,
-        "their_curve": [list(point) for point in their_curve],
-        "our_curve": [list(point) for point in our_curve],
-        "our_budgets": [[curve[-1].tokens, curve[-1].loss] for _, curve in ours],
+        "shape": our.case.shape,
+        "vocabulary": our.case.architecture.vocabulary,
+        "variant": our.side,
+        "changes": our.changes,
+        "seed": our.seed,
+        "their_dtype": their.case.dtype,
+        "dtype": our.case.dtype,
+        "batch": our.case.batch,
+        "sequence_length": our.case.sequence_length,
+        "dropout": our.case.dropout,
+        "tokens": theirs.curve[-1].tokens,
+        "their_rate": their.rate,
+        "their_loss": theirs.loss,
+        "their_seconds": their.steps * their_seconds,
+        "our_rate": our.rate,
+        "our_loss": ours[-1].loss,
+        "our_tokens": ours[-1].curve[-1].tokens if reached else None,
+        "our_seconds": our.steps * our_seconds if reached else None,
+        "fewer_tokens": their.steps / our.steps if reached else None,
+        "faster": median(faster) if reached else None,
+        "faster_interval": list(median_interval(faster)) if reached else None,
+        "rounds": len(faster),
+        "their_curve": _timed(theirs, their_seconds),
+        "our_curve": _timed(ours[-1], our_seconds),
+        "our_budgets": [[each.curve[-1].tokens, each.loss] for each in ours],
         "error": None,
     }
 
 
-def measure_time_to_loss(cases: list[Case], tokens: int, seeds: int, report: Report) -> None:
-    """Race every variant against run_mlm for every case and seed, each training in its own process."""
-    for case in cases:
+def _timed(of: Finished, seconds: float) -> list[list[float]]:
+    """Return the seconds, tokens and loss of every validation, from the seconds of a step."""
+    return [[tokens / of.entry.case.batch_tokens * seconds, tokens, loss] for tokens, loss in of.curve]
+
+
+def measure_time_to_loss(races: Sequence[Race], tokens: int, seeds: int, rounds: int, folder: Path, report: Report) -> None:
+    """Race every variant against run_mlm for every race and seed; trainings that end are kept in `folder`."""
+    for case, our_case in races:
         data, steps = data_of(case), max(1, tokens // case.batch_tokens)
         their_rates: Sequence[float] = THEIR_RATES
         our_rates: dict[str, Sequence[float]] = dict.fromkeys(VARIANTS, OUR_RATES)
         for seed in range(seeds):
             with failures_reported(f"{case.shape}, seed {seed}", report):
                 prepare(data)
-                curves = [in_own_process(train_theirs, case, data, steps, rate, seed) for rate in their_rates]
-                theirs = min(zip(their_rates, curves, strict=True), key=_end)
-                their_rates = (theirs[0],)
+                theirs = _best(Entry(RUN_MLM, case, data, steps, their_rates[0], seed), their_rates, folder)
+                their_rates = (theirs.entry.rate,)
                 for variant in VARIANTS:
-                    ours = race(case, data, variant, steps, _end(theirs), our_rates[variant], seed)
-                    our_rates[variant] = (ours[-1][0],)
-                    report(time_to_loss_row(case, variant, seed, theirs, ours))
+                    ours = race(theirs, our_case, variant, our_rates[variant], folder)
+                    our_rates[variant] = (ours[-1].entry.rate,)
+                    report(time_to_loss_row(theirs, ours, *step_seconds([theirs.entry, ours[-1].entry], rounds)))

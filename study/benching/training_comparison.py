@@ -71,9 +71,13 @@ class TrainingComparison:
         self.stop()
 
     def start(self, name: str) -> None:
-        """Start a contender's process."""
+        """Start the process of one of PEERS or of ours."""
         target = f"study.benching.{'peers' if name in PEERS else 'contenders'}.{name}"
-        self._contenders[name] = Contender(target, (self.case, self.folder), self.folder / f"{name}.log")
+        self.start_function(name, target, self.case, self.folder)
+
+    def start_function(self, name: str, target: str, *arguments: Any) -> None:
+        """Start a process that calls the function of full name `target`."""
+        self._contenders[name] = Contender(target, arguments, self.folder / f"{name}.log")
 
     def warm_up(self, name: str) -> None:
         """Wait for a contender's first step, then run its uncounted round, unless it is profiled."""
@@ -199,11 +203,11 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
     if "ours" not in speeds:
         return row
     achieved = [speed * case.flops_per_token for speed in speeds["ours"]]
-    ratios = {name: _ratios(speeds["ours"], speeds[name]) for name in PEERS if name in speeds}
+    versus = {name: ratios(speeds["ours"], speeds[name]) for name in PEERS if name in speeds}
     row["ours_tokens_per_second"] = median(speeds["ours"])
-    row["versus"] = {name: median(values) for name, values in ratios.items()}
-    row["versus_interval"] = {name: list(median_interval(values)) for name, values in ratios.items()}
-    row["share_of_matmul_rate"] = median(_ratios(achieved, best)) if best else None
+    row["versus"] = {name: median(values) for name, values in versus.items()}
+    row["versus_interval"] = {name: list(median_interval(values)) for name, values in versus.items()}
+    row["share_of_matmul_rate"] = median(ratios(achieved, best)) if best else None
     row["mfu"] = median(achieved) / peak if peak else None
     if rounds.profile is not None and best:
         row["spent"] = shares_of(rounds.profile, row["step_seconds"]["ours"])
@@ -213,7 +217,8 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
     return row
 
 
-def _ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
+def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    """Return the ratios within rounds."""
     return [a / b for a, b in zip(above, below, strict=True)]
 
 

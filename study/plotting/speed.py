@@ -80,7 +80,8 @@ def curves_frame(rows: list[dict[str, object]]) -> pd.DataFrame:
     for row in rows:
         if row["error"] is not None:
             continue
-        case = f"{row['shape']}, {row['vocabulary']:,} pieces, {row['dtype']}"
+        dtypes = dict.fromkeys((row.get("their_dtype", row["dtype"]), row["dtype"]))  # older rows have one
+        case = f"{row['shape']}, {row['vocabulary']:,} pieces, {' against '.join(map(str, dtypes))}"
         for series, name in ((THEIRS, "their_curve"), (f"ours, {row['variant']}", "our_curve")):
             curve = row[name]
             assert isinstance(curve, list)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,23 @@ from transformers import BertForMaskedLM
 
 from study.benching import time_to_loss as racing
 from study.benching.cases import Case
+from study.benching.command import BenchOptions
+from study.benching.own_processes import ContenderError
 from study.benching.peers import model_of
 from study.benching.results import Results, as_line, as_text, failure, read_sections
 from study.benching.time_to_loss import (
-    Curve,
+    RUN_MLM,
+    Entry,
+    Finished,
     LossPoint,
-    TrainingClock,
     budgets,
+    finished,
     race,
-    run_of,
+    step_seconds,
     time_to_loss_row,
     validation_loss,
 )
-from study.config.run_config import DataConfig, RunConfig
+from study.config.run_config import DataConfig
 from study.counting.architecture import Architecture
 from study.data.prepared import prepare
 from study.data.tokenizing import SpecialTokens
@@ -40,7 +45,13 @@ from tests.small import write_corpus
 
 TINY = Architecture(depth=1, width=64, heads=1, ffn=256, vocabulary=200, positions=64)
 CASE = Case(TINY, "fp32", batch=8, sequence_length=16)
-THEIRS: Curve = [LossPoint(1.0, 512, 6.0), LossPoint(4.0, 2048, 5.0)]
+DATA = DataConfig.parse({"tokenizer": {"vocabulary": 200}, "sequence_length": 16})
+THEIRS = Finished(Entry(RUN_MLM, CASE, DATA, 16, 2e-3, seed=3), [LossPoint(512, 6.0), LossPoint(2048, 5.0)])
+
+
+def ours(rate: float, *curve: LossPoint, case: Case = CASE) -> Finished:
+    """Return a finished training of ours."""
+    return Finished(Entry("modern", case, DATA, curve[-1].tokens // case.batch_tokens, rate, seed=3), [*curve])
 
 
 @pytest.fixture
@@ -61,38 +72,89 @@ def test_budgets_grow_by_one_factor_up_to_theirs() -> None:
 
 
 def test_a_row_compares_the_first_budget_that_reaches_their_loss() -> None:
-    smaller, larger = [LossPoint(0.1, 128, 5.5)], [LossPoint(0.1, 128, 5.6), LossPoint(0.2, 256, 4.9)]
-    ours: list[tuple[float, Curve]] = [(4e-3, smaller), (8e-3, larger)]
-    row = time_to_loss_row(CASE, "modern", 3, (2e-3, THEIRS), ours)
+    """Theirs takes 16 steps of 0.2 s, or 0.1 and 0.4 s in other rounds, and ours two of 0.1 s, in the last round 0.2 s."""
+    larger = ours(8e-3, LossPoint(128, 5.6), LossPoint(256, 4.9), case=replace(CASE, dtype="bf16"))
+    row = time_to_loss_row(THEIRS, [ours(4e-3, LossPoint(128, 5.5)), larger], [0.2, 0.1, 0.4], [0.1, 0.1, 0.2])
     assert (row["shape"], row["vocabulary"], row["tokens"], row["seed"]) == ("1x64", 200, 2048, 3)
-    assert (row["their_loss"], row["their_seconds"], row["our_tokens"], row["our_seconds"]) == (5.0, 4.0, 256, 0.2)
-    assert (row["fewer_tokens"], row["faster"]) == (8.0, 20.0)
+    assert (row["their_dtype"], row["dtype"]) == ("fp32", "bf16")
+    assert (row["their_loss"], row["our_tokens"]) == (5.0, 256)
+    assert (row["their_seconds"], row["our_seconds"]) == pytest.approx((3.2, 0.2))
+    assert row["fewer_tokens"] == 8.0
+    assert (row["faster"], row["faster_interval"], row["rounds"]) == (16.0, [8.0, 16.0], 3)
+    assert row["their_curve"] == [pytest.approx([0.8, 512, 6.0]), pytest.approx([3.2, 2048, 5.0])]
     assert row["our_budgets"] == [[128, 5.5], [256, 4.9]]
     assert row["our_rate"] == row["changes"]["recipe"]["learning_rate"] == 8e-3
     assert json.loads(json.dumps(row)) == row
-    assert "fewer tokens x 8.0, faster x 20.0" in as_line("time-to-loss", row)
+    assert "fewer tokens x 8.0, faster x 16.0 (8.0–16.0)" in as_line("time-to-loss", row)
+    (case,) = set(curves_frame([dict(row)])["case"])
+    assert case == "1x64, 200 pieces, fp32 against bf16"
 
 
 def test_a_loss_that_ours_does_not_reach_is_said_and_not_counted() -> None:
-    row = time_to_loss_row(CASE, "modern", 0, (2e-3, THEIRS), [(4e-3, [LossPoint(9.0, 2048, 5.1)])])
-    assert [row[name] for name in ("our_tokens", "our_seconds", "fewer_tokens", "faster")] == [None] * 4
+    row = time_to_loss_row(THEIRS, [ours(4e-3, LossPoint(2048, 5.1))], [0.2], [0.1])
+    missing = ("our_tokens", "our_seconds", "fewer_tokens", "faster", "faster_interval")
+    assert [row[name] for name in missing] == [None] * len(missing)
     assert "not reached (5.100)" in as_text("time-to-loss", [row])
     assert "no memory" in as_text("time-to-loss", [row, failure("1x64, seed 0", "no memory")])
 
 
-def test_the_clock_of_training_stands_still_in_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([1.0, 3.0, 10.0, 11.0])
-    monkeypatch.setattr(racing, "perf_counter", lambda: next(times))
-    clock = TrainingClock()
-    clock.start()
-    assert clock.pause() == clock.pause() == 2.0
-    clock.start()
-    assert clock.pause() == 3.0
+def test_rows_of_before_precisions_and_intervals_are_shown() -> None:
+    row = dict(time_to_loss_row(THEIRS, [ours(4e-3, LossPoint(256, 4.9))], [0.2], [0.1]))
+    del row["their_dtype"], row["faster_interval"], row["rounds"]
+    assert "faster x 16.0" in as_line("time-to-loss", row)
+    assert set(curves_frame([row])["case"]) == {"1x64, 200 pieces, fp32"}
+
+
+@pytest.mark.parametrize(("native", "expected"), [(True, ["fp32", "bf16"]), (False, ["fp32"])])
+def test_on_a_cpu_theirs_trains_in_fp32_and_ours_also_as_runs_do(
+    monkeypatch: pytest.MonkeyPatch, native: bool, expected: list[str]
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
+    races = BenchOptions("cpu", shapes="1x64,2x64").races()
+    assert [(theirs.dtype, ours.dtype) for theirs, ours in races] == [("fp32", dtype) for dtype in expected] * 2
+    assert all(replace(ours, dtype="fp32") == theirs for theirs, ours in races)
+    (given,) = BenchOptions("cpu", shapes="1x64", dtypes=("bf16",)).races()
+    assert (given.theirs.dtype, given.ours.dtype) == ("bf16", "bf16")
+
+
+def test_a_training_that_has_ended_is_read_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[Entry] = []
+
+    def in_own_process(function: Any, entry: Entry) -> list[LossPoint]:
+        assert function is racing.train
+        trained.append(entry)
+        if entry.seed == 2:
+            raise MemoryError
+        return [LossPoint(256, 5.0 + entry.seed)]
+
+    monkeypatch.setattr(racing, "in_own_process", in_own_process)
+    first = Entry("modern", CASE, DATA, 2, 4e-3, seed=0)
+    others = [
+        replace(first, side=RUN_MLM),
+        replace(first, side="modern recipe, BERT's architecture"),
+        replace(first, case=replace(CASE, dtype="bf16")),
+        replace(first, steps=3),
+        replace(first, rate=8e-3),
+        replace(first, seed=1),
+    ]
+    for _ in range(2):
+        ended = [finished(entry, tmp_path) for entry in (first, *others)]
+        assert [each.loss for each in ended] == [*[5.0] * 6, 6.0]
+        assert trained == [first, *others]
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            finished(replace(first, seed=2), tmp_path)
+    assert len(trained) == 9, "a training that failed is repeated"
+    kept = [json.loads(file.read_bytes()) for file in tmp_path.iterdir()]
+    assert len(kept) == 7
+    assert {each["side"] for each in kept} == {RUN_MLM, *racing.VARIANTS}
+    assert all(each["config"]["recipe"]["learning_rate"] in (4e-3, 8e-3) for each in kept)
 
 
 def test_both_sides_are_validated_on_the_same_masks(small_text: DataConfig, tmp_path: Path) -> None:
     """The weights of one of our encoders have the same loss in BertForMaskedLM by their measure and by ours."""
-    config, prepared = run_of(CASE, small_text, "modern recipe, BERT's architecture", 1, 4e-3, seed=0), prepare(small_text)
+    config = Entry("modern recipe, BERT's architecture", CASE, small_text, 1, 4e-3, seed=0).config
+    prepared = prepare(small_text)
     ours = fresh_model(config.architecture, config.recipe, seed=0)
     with torch.no_grad():
         for weight in ours.parameters():
@@ -108,20 +170,27 @@ def test_both_sides_are_validated_on_the_same_masks(small_text: DataConfig, tmp_
     assert isinstance(prepared.special, SpecialTokens)
 
 
-def test_the_first_budget_wins_at_which_any_rate_is_at_their_loss(
-    small_text: DataConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_budget_wins_at_which_any_rate_is_at_their_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss is made lowest at the middle rate, and falls with the steps."""
 
-    def trained(_: Any, config: RunConfig, case: Case) -> Curve:
-        assert config.recipe.budget.steps is not None
-        loss = abs(config.recipe.learning_rate - 8e-3) * 100 + 6 - math.log(config.recipe.budget.steps)
-        return [LossPoint(1.0, config.recipe.budget.steps * case.batch_tokens, loss)]
+    def trained(_: Any, entry: Entry) -> list[LossPoint]:
+        loss = abs(entry.config.recipe.learning_rate - 8e-3) * 100 + 6 - math.log(entry.steps)
+        return [LossPoint(entry.steps * entry.case.batch_tokens, loss)]
 
     monkeypatch.setattr(racing, "in_own_process", trained)
-    ours = race(CASE, small_text, "modern", 64, 4.0, (4e-3, 8e-3, 16e-3), seed=0)
-    assert {rate for rate, _ in ours} == {8e-3}
-    assert [curve[-1].tokens // CASE.batch_tokens for _, curve in ours] == [1, 2, 3, 4, 6, 8]
+    theirs = Finished(replace(THEIRS.entry, steps=64), [LossPoint(8192, 4.0)])
+    best = race(theirs, replace(CASE, dtype="bf16"), "modern", (4e-3, 8e-3, 16e-3), tmp_path)
+    assert {(each.entry.side, each.entry.case.dtype, each.entry.rate) for each in best} == {("modern", "bf16", 8e-3)}
+    assert [each.entry.steps for each in best] == [1, 2, 3, 4, 6, 8]
+
+
+@pytest.mark.slow
+def test_both_sides_take_turns_and_one_that_fails_is_named(small_text: DataConfig) -> None:
+    entries = [Entry(side, CASE, small_text, 2, 4e-3, seed=0) for side in (RUN_MLM, "modern")]
+    theirs, ours = step_seconds(entries, rounds=2)
+    assert len(theirs) == len(ours) == 2
+    with pytest.raises(ContenderError, match="modern: "):
+        step_seconds([entries[0], replace(entries[1], data=small_text.model_copy(update={"corpus": "missing.txt"}))], rounds=1)
 
 
 @pytest.mark.slow
@@ -146,6 +215,8 @@ def test_the_command_races_every_variant_and_draws_the_curves(
         seconds = [point[0] for point in row["our_curve"]]
         assert seconds == sorted(seconds)
     (results,) = (tmp_path / "bench").glob("*.json")
+    trainings = list((tmp_path / "bench" / f"{results.stem}-time-to-loss").iterdir())
+    assert len(trainings) == 2 + 2 * sum(len(row["our_budgets"]) for row in rows)
     assert results.with_name(f"{results.stem}-time-to-loss.svg").is_file()
     data = curves_frame(read_sections(results)["time-to-loss"]["rows"])
     assert len(data["series"].unique()) == 3
