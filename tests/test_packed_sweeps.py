@@ -33,6 +33,8 @@ from tests.synthetic import add_run, depth_or_width, run_config
 from tests.synthetic_scores import TASKS, add_scores
 from tests.wandb_files import Held, assert_all_there
 
+REFERENCE = Path(__file__).resolve().parents[1] / "results" / "reference"
+
 DERIVED = ("ledger.csv", "scores.csv", "answer.md", "fits", "figures")
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
@@ -81,6 +83,14 @@ def test_status_tables_and_notebooks_are_the_same(reported: tuple[SweepFolder, S
 
     loose, packed = map(seen, reported)
     assert loose == packed
+
+
+@pytest.mark.parametrize("name", ["cut_distil_or_scratch", "layer_losses", "projection_start"])
+def test_runs_that_need_a_cell_of_the_sweep_belong_to_it(name: str) -> None:
+    """A packed sweep knows the run that others start from or learn from by its record, where its text is not at hand."""
+    shown = status(SweepFolder(REFERENCE / name))
+    assert {run.reason for run in shown.runs} == {None}
+    assert shown.remaining_flops == 0
 
 
 def test_a_packed_run_is_known_by_its_id_and_by_where_its_folder_was(both: tuple[SweepFolder, SweepFolder]) -> None:

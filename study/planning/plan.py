@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +61,7 @@ class Plan:
         """Its cells (see `cells`), none for a search or a goal."""
         if not isinstance(self.spec, CellSweep):
             return []
-        return cells(self.spec, self.current_records, NamedRuns(self.spec, self.texts, self.runs))
+        return cells(self.spec, self.current_records, NamedRuns(self.spec, self.run_id, self.runs))
 
     @cached_property
     def parents(self) -> dict[str, RunConfig]:
@@ -131,8 +131,13 @@ class Plan:
         return self.holds(config) and (not self.texts or self.run_id(config) == run_id)
 
     def run_id(self, config: RunConfig) -> str:
-        """Return the id of a run on its present text, if known."""
-        return run_id(config, self.texts)
+        """Return the id of a run on its present text; if that is unknown, of the run that has ended, if any."""
+        return self._ended.get(config.key) or run_id(config, self.texts)
+
+    @cached_property
+    def _ended(self) -> dict[str, str]:
+        """The ids of ended runs, by what identifies them on one text; empty where the present text gives them."""
+        return {} if self.texts else {record.config.key: record.run_id for record in self.records}
 
     @cached_property
     def idle_base(self) -> dict[str, str]:
@@ -173,10 +178,10 @@ def parents_of(config: RunConfig) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class NamedRuns:
-    """The named cells of a sweep at a shape and variant, with the fingerprints of its text and the folder of its runs."""
+    """The named cells of a sweep at a shape and variant, with the ids of their runs and the folder of these."""
 
     spec: CellSweep
-    texts: Texts
+    run_id: Callable[[RunConfig], str]
     folder: Path
 
     def config(self, name: str, shape: Mapping[str, Any], variant: Mapping[str, Any]) -> RunConfig:
@@ -204,7 +209,7 @@ class NamedRuns:
         if (named_cell := cell_in(value)) is None:
             return value
         name, rest = named_cell
-        return f"{self.folder / run_id(self.config(name, shape, variant), self.texts)}{rest}"
+        return f"{self.folder / self.run_id(self.config(name, shape, variant))}{rest}"
 
     def cells(
         self, shapes: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]], problems: dict[str, Problem]
@@ -231,7 +236,7 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns |
     Solved widths meet their targets in each variant. Cells that train the same runs are one, under the first name (see
     study.planning.coincidences). Raises InputError with every problem of every cell, once and under its path in the sweep file.
     """
-    named = named or NamedRuns(spec, {}, Path("runs"))
+    named = named or NamedRuns(spec, partial(run_id, texts={}), Path("runs"))
     problems: dict[str, Problem] = {}
     given: set[str] = set()
     requested: dict[tuple[str, ...], list[RequestedCell]] = {}
@@ -242,7 +247,7 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns |
         return shapes_with(tuple(item for item in variant.items() if item[0].startswith(counted)))
 
     beyond = named.cells(shapes_in, problems)
-    first = {run_id(cell.config, named.texts): cell.config for cell in beyond if not cell.spec.tune}
+    first = {named.run_id(cell.config): cell.config for cell in beyond if not cell.spec.tune}
     for variant in spec.variants:
         for shape in shapes_in(variant):
             for config in _on_one_way(_configs(named, shape, variant, problems), spec):
