@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from study.base.errors import InputError
-from study.laws.catalogue import LAWS
+from study.laws.catalogue import LAWS, find_law
 from study.laws.estimation import Settings
 from study.laws.expressions import evaluate
 from study.laws.forecasting import Forecast, forecast
@@ -229,6 +229,9 @@ def test_a_missing_column_is_told_with_the_options_that_were_found(tmp_path: Pat
     told = [str(problem) for problem in refused.value.problems]
     assert told[:2] == ["--parameters: is needed", "--tokens: is needed"]
     assert told[-1] == f"{tmp_path / 't.csv'}: is read with --learning-rate lr, --batch bsz, --loss lm_loss"
+    own = find_law("E + A*N^-a + B*exp(-`data size`)", table=RunTable(tmp_path / "t.csv", frame))
+    with pytest.raises(InputError, match=r"is read with --loss lm_loss$"):
+        read_observations(TableQuery(RunTable(tmp_path / "t.csv", frame)), own)
 
 
 def test_clusters_follow_their_column(tmp_path: Path) -> None:
