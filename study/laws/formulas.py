@@ -262,6 +262,11 @@ class FormulaLaw(Law):
         """The variables of a law of one's own; those of the catalogue are sizes."""
         return () if self.written is None else self.variables
 
+    @property
+    def positive_without_range(self) -> tuple[str, ...]:
+        """The parameters of a law of one's own without a range."""
+        return () if self.written is None else tuple(name for name in self.parameters if name not in dict(self.ranges))
+
     def suited_to(self, response: Floats) -> FormulaLaw:
         """Return the law with a range of both signs for each constant that it adds, where the response is zero or below."""
         summands = [part.id for part in _summands(self.tree) if isinstance(part, ast.Name)]

@@ -160,6 +160,11 @@ class Law(ABC):
         """The variables that may be zero or below, where `undefined` says whether the law has a value."""
         return ()
 
+    @property
+    def positive_without_range(self) -> tuple[str, ...]:
+        """The parameters that are positive only because the law's author gave no range."""
+        return ()
+
     def suited_to(self, response: Floats) -> Law:
         """Return the law for a response of these values."""
         del response

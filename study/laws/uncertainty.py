@@ -275,9 +275,14 @@ def flatness(flat: Sequence[str]) -> list[str]:
 
 
 def bounds_met(law: Law, resting: NDArray[np.bool_], estimates: Floats) -> list[str]:
-    """Name the parameters on a bound, with values."""
+    """Name the parameters on a bound, with values, and how a range would move one that is positive for lack of it."""
     result = zip(law.parameters, resting, estimates.tolist(), strict=True)
-    return [f"{name} is on its bound of {value:g}" for name, rests, value in result if rests]
+    lower = {name: f"; a range lets it be lower, as in '{name} in -10..10'" for name in law.positive_without_range}
+    return [
+        f"{name} is on its bound of {value:g}{lower.get(name, '') if value == 0 else ''}"
+        for name, rests, value in result
+        if rests
+    ]
 
 
 def unread_rows(points: Observations) -> list[str]:

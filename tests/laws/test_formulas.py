@@ -196,6 +196,15 @@ def test_a_response_below_zero_is_fitted_where_residuals_are_linear_and_refused_
             fit_table(TableQuery(table), "E + A*n_dense^-a", Settings(bootstrap=0))
 
 
+def test_a_parameter_on_zero_for_lack_of_a_range_is_told_with_the_range() -> None:
+    size = np.geomspace(1e7, 1e9, 20)
+    points = Observations.of({"parameters": size}, 2 - 0.05 * np.log(size / 1e8))
+    (told,) = [reason for reason in fit(find_law("E + k*log(N)"), points, Settings(bootstrap=0)).reasons if "bound" in reason]
+    assert told == "k is on its bound of 0; a range lets it be lower, as in 'k in -10..10'"
+    free = fit(find_law("E + k*log(N); k in -10..10"), points, Settings(bootstrap=0))
+    assert free.estimates["k"] == pytest.approx(-0.05, rel=1e-6)
+
+
 def test_a_size_may_be_zero_where_a_law_of_one_s_own_has_a_value_there() -> None:
     tokens = np.tile([0.0, 2e2, 4e2, 8e2, 1.6e3, 3.2e3, 6.4e3, 1.3e4], 3)
     loss = (1 + 20 / (8 + tokens**0.4)) * np.exp(np.random.default_rng(0).normal(0, 1e-3, 24))
