@@ -15,7 +15,7 @@ BUDGETS: tuple[float, ...] = (1e15, 1e16, 1e17, 1e18, 1e19, 1e20)
 
 
 @dataclass(frozen=True)
-class Spending:
+class FlopsRule:
     """How a law's variables spend FLOPs: C = `factor` · Π xᵢ^powerᵢ; `terms` are the law's coefficient and exponent of each."""
 
     factor: float
@@ -23,9 +23,9 @@ class Spending:
     terms: Mapping[str, tuple[str, str]]
 
 
-SPENDINGS = {
-    "chinchilla": Spending(6.0, {"parameters": 1, "tokens": 1}, {"parameters": ("A", "alpha"), "tokens": ("B", "beta")}),
-    "width-depth-tokens": Spending(
+FLOPS_RULES = {
+    "chinchilla": FlopsRule(6.0, {"parameters": 1, "tokens": 1}, {"parameters": ("A", "alpha"), "tokens": ("B", "beta")}),
+    "width-depth-tokens": FlopsRule(
         72.0,
         {"width": 2, "depth": 1, "tokens": 1},
         {"width": ("A", "alpha"), "depth": ("B", "beta"), "tokens": ("C", "gamma")},
@@ -53,19 +53,19 @@ def best_sizes(fitted: Fit, budgets: tuple[float, ...] = BUDGETS) -> list[BestSi
     At the optimum pᵢ·aᵢ·xᵢ^−pᵢ = λ·wᵢ for one λ; no encoder has less than one layer. There is no optimum where a coefficient or
     exponent is zero.
     """
-    spending = SPENDINGS.get(fitted.law.name)
-    if spending is None or fitted.status == "failed":
+    rule = FLOPS_RULES.get(fitted.law.name)
+    if rule is None or fitted.status == "failed":
         return []
-    names, powers = list(spending.terms), np.array([*spending.powers.values()], dtype=float)
-    estimates = np.array([[fitted.estimates[name] for name in spending.terms[variable]] for variable in names])
+    names, powers = list(rule.terms), np.array([*rule.powers.values()], dtype=float)
+    estimates = np.array([[fitted.estimates[name] for name in rule.terms[variable]] for variable in names])
     if not (estimates > 0).all():
         return []
-    spent = [fitted.observations.columns[name] ** spending.powers[name] for name in names]
-    largest = spending.factor * float(np.prod(spent, axis=0).max())
-    positions = [[fitted.law.parameters.index(name) for name in spending.terms[variable]] for variable in names]
+    spent = [fitted.observations.columns[name] ** rule.powers[name] for name in names]
+    largest = rule.factor * float(np.prod(spent, axis=0).max())
+    positions = [[fitted.law.parameters.index(name) for name in rule.terms[variable]] for variable in names]
     result = []
     for flops in budgets:
-        share = np.log(flops / spending.factor)
+        share = np.log(flops / rule.factor)
         best = _of_a_layer(names, estimates[None], powers, share)[0]
         terms = fitted.resampled[:, positions] if fitted.intervals else np.empty((0, len(names), 2))
         drawn = _of_a_layer(names, terms, powers, share)

@@ -233,6 +233,7 @@ def test_pairs_of_shapes_and_of_settings_are_adjusted_together_and_those_without
             of := cell(norm, 1, losses(4.0 + 0.01 * depth, random.normal(0, scatter, seeds), 0.01, depth)),
             name=f"{norm} {depth}",
             architecture=of.architecture.model_copy(update={"depth": depth}),
+            reads_order=True,
         )
         for depth, scatter, seeds in ((1, 0.3, 3), (2, 0.003, 3), (3, 0.1, 1))
         for norm in ("post", "pre")

@@ -10,7 +10,7 @@ import pytest
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Fit, Settings, fit
 from study.laws.frontiers import parametric
-from study.laws.optimal_sizes import BUDGETS, SPENDINGS, best_sizes
+from study.laws.optimal_sizes import BUDGETS, FLOPS_RULES, best_sizes
 from tests.points import observed
 
 
@@ -29,7 +29,7 @@ def test_the_best_split_of_chinchillas_law_is_that_of_its_frontier() -> None:
 
 
 def test_no_other_width_depth_and_tokens_of_a_budget_have_a_lower_loss() -> None:
-    found, spending = fitted("width-depth-tokens"), SPENDINGS["width-depth-tokens"]
+    found, rule = fitted("width-depth-tokens"), FLOPS_RULES["width-depth-tokens"]
     for one in best_sizes(found, (1e19, 1e21)):
         assert one.values["depth"] > 1
         assert 72 * one.values["width"] ** 2 * one.values["depth"] * one.values["tokens"] == pytest.approx(one.flops)
@@ -37,8 +37,8 @@ def test_no_other_width_depth_and_tokens_of_a_budget_have_a_lower_loss() -> None
         for more, less in (("width", "depth"), ("depth", "tokens"), ("tokens", "width")):
             for factor in (0.9, 1.1):
                 moved = dict(one.values)
-                moved[more] *= factor ** (1 / spending.powers[more])
-                moved[less] /= factor ** (1 / spending.powers[less])
+                moved[more] *= factor ** (1 / rule.powers[more])
+                moved[less] /= factor ** (1 / rule.powers[less])
                 assert found.predict({name: np.array([value]) for name, value in moved.items()}) > least
 
 
