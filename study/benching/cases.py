@@ -116,7 +116,7 @@ class Case:
         return RunConfig.parse(values)
 
 
-class Race(NamedTuple):
+class RaceCases(NamedTuple):
     """The cases of run_mlm and of ours, which differ in precision at most."""
 
     theirs: Case

@@ -17,7 +17,7 @@ from study.benching.cases import (
     SHAPES,
     VOCABULARIES,
     Case,
-    Race,
+    RaceCases,
     cases_of_models,
     cases_of_shapes,
     read_shapes,
@@ -87,7 +87,7 @@ class BenchOptions:
         dtypes: tuple[Precision, ...] = self.dtypes or (("bf16",) if device == "cuda" else ("fp32", "bf16"))
         return self._cases_of_shapes(SHAPES, VOCABULARIES, dtypes)
 
-    def races(self) -> list[Race]:
+    def races(self) -> list[RaceCases]:
         """Return the races of time-to-loss, both sides in the same precision if `dtypes` are given.
 
         By default run_mlm trains on a CPU as Trainer does, in fp32, and ours in fp32 and as `recipe.precision` does.
@@ -97,7 +97,9 @@ class BenchOptions:
         dtypes = self.dtypes or (("fp32",) if device == "cpu" else (own,))
         cases = self._cases_of_shapes(RACED_SHAPES, (RACED_VOCABULARY,), dtypes)
         our_dtypes = () if self.dtypes else (own,)
-        return [Race(case, replace(case, dtype=dtype)) for case in cases for dtype in dict.fromkeys((case.dtype, *our_dtypes))]
+        return [
+            RaceCases(case, replace(case, dtype=dtype)) for case in cases for dtype in dict.fromkeys((case.dtype, *our_dtypes))
+        ]
 
     def _cases_of_shapes(self, shapes: str, vocabularies: tuple[int, ...], dtypes: tuple[Precision, ...]) -> list[Case]:
         size = (self.batch or BATCH, self.sequence_length or SEQUENCE_LENGTH)
@@ -159,7 +161,7 @@ def _measure_kernels(report: Report) -> None:
             report(row)
 
 
-def _race(races: list[Race], options: BenchOptions, results: Path, report: Report) -> None:
+def _race(races: list[RaceCases], options: BenchOptions, results: Path, report: Report) -> None:
     with failures_reported("time to loss", report):
         from study.benching.time_to_loss import measure_time_to_loss  # transformers is installed for benchmarks only
 

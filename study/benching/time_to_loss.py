@@ -27,7 +27,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from study.base.durable_files import json_of, write_atomically
 from study.base.schema import deep_merge
-from study.benching.cases import STEPS, Case, Race
+from study.benching.cases import STEPS, Case, RaceCases
 from study.benching.contenders import GateCallback, gate_of
 from study.benching.own_processes import ContenderError, failures_reported, in_own_process, start_forkserver, use_one_gpu
 from study.benching.peers import TrainerGateCallback, arguments_of, collator_of, dataset_of, model_of
@@ -80,7 +80,7 @@ Curve = list[LossPoint]
 
 
 @dataclass(frozen=True)
-class Entry:
+class RaceEntry:
     """A training of a race: run_mlm, or one of our variants."""
 
     side: str
@@ -111,7 +111,7 @@ class Entry:
 class Finished(NamedTuple):
     """An entry with its validations."""
 
-    entry: Entry
+    entry: RaceEntry
     curve: Curve
 
     @property
@@ -126,7 +126,7 @@ def data_of(case: Case) -> DataConfig:
     return DataConfig.parse({"dedupe": True, "tokenizer": tokenizer, "sequence_length": case.sequence_length})
 
 
-def finished(entry: Entry, folder: Path) -> Finished:
+def finished(entry: RaceEntry, folder: Path) -> Finished:
     """Train in a process of its own, or read the validations from `folder`, where a training that has ended keeps them."""
     described = entry.described()
     file = folder / f"{entry.case.shape}-{fingerprint_of(described)}.json"
@@ -137,7 +137,7 @@ def finished(entry: Entry, folder: Path) -> Finished:
     return Finished(entry, [LossPoint(*point) for point in kept["curve"]])
 
 
-def train(entry: Entry) -> Curve:
+def train(entry: RaceEntry) -> Curve:
     """Train to the end and return the validations."""
     if entry.side == RUN_MLM:
         theirs = _TheirValidations(entry)
@@ -148,7 +148,7 @@ def train(entry: Entry) -> Curve:
     return ours.curve
 
 
-def contend(entry: Entry, channel: Connection) -> None:
+def contend(entry: RaceEntry, channel: Connection) -> None:
     """Train without end or validation, as a contender of TrainingComparison."""
     endless, gate = replace(entry, steps=STEPS), gate_of(channel, entry.case.device)
     if entry.side == RUN_MLM:
@@ -157,7 +157,7 @@ def contend(entry: Entry, channel: Connection) -> None:
         fit_ours(endless, GateCallback(gate))
 
 
-def fit_ours(entry: Entry, callback: pl.Callback) -> None:
+def fit_ours(entry: RaceEntry, callback: pl.Callback) -> None:
     """Train as `study launch` does."""
     case, config = entry.case, entry.config
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
@@ -176,7 +176,7 @@ class OurValidations(pl.Callback):
         self.curve.append(LossPoint(module.steps_done * module.config.recipe.batch_tokens, module.validation.loss))
 
 
-def fit_theirs(entry: Entry, callback: TrainerCallback) -> None:
+def fit_theirs(entry: RaceEntry, callback: TrainerCallback) -> None:
     """Train BertForMaskedLM with Trainer's defaults except rate, batch, steps, precision and seed."""
     use_one_gpu()
     case, prepared = entry.case, prepare(entry.data)
@@ -199,7 +199,7 @@ def fit_theirs(entry: Entry, callback: TrainerCallback) -> None:
 class _TheirValidations(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """Validates EVALUATIONS times, also at the end."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: RaceEntry) -> None:
         self.case, self.prepared = entry.case, prepare(entry.data)
         self.every = max(1, entry.steps // EVALUATIONS)
         self.curve: Curve = []
@@ -250,11 +250,11 @@ def race(theirs: Finished, case: Case, variant: str, rates: Sequence[float], fol
     return best
 
 
-def _best(entry: Entry, rates: Sequence[float], folder: Path) -> Finished:
+def _best(entry: RaceEntry, rates: Sequence[float], folder: Path) -> Finished:
     return min((finished(replace(entry, rate=rate), folder) for rate in rates), key=lambda each: each.loss)
 
 
-def step_seconds(entries: Sequence[Entry], rounds: int) -> list[list[float]]:
+def step_seconds(entries: Sequence[RaceEntry], rounds: int) -> list[list[float]]:
     """Return the seconds of a step of each entry by round; they take turns. Raises ContenderError if one fails."""
     start_forkserver()
     with (
@@ -317,7 +317,9 @@ def _timed(of: Finished, seconds: float) -> list[list[float]]:
     return [[tokens / of.entry.case.batch_tokens * seconds, tokens, loss] for tokens, loss in of.curve]
 
 
-def measure_time_to_loss(races: Sequence[Race], tokens: int, seeds: int, rounds: int, folder: Path, report: Report) -> None:
+def measure_time_to_loss(
+    races: Sequence[RaceCases], tokens: int, seeds: int, rounds: int, folder: Path, report: Report
+) -> None:
     """Race every variant against run_mlm for every race and seed; trainings that end are kept in `folder`."""
     for case, our_case in races:
         data, steps = data_of(case), max(1, tokens // case.batch_tokens)
@@ -326,7 +328,7 @@ def measure_time_to_loss(races: Sequence[Race], tokens: int, seeds: int, rounds:
         for seed in range(seeds):
             with failures_reported(f"{case.shape}, seed {seed}", report):
                 prepare(data)
-                theirs = _best(Entry(RUN_MLM, case, data, steps, their_rates[0], seed), their_rates, folder)
+                theirs = _best(RaceEntry(RUN_MLM, case, data, steps, their_rates[0], seed), their_rates, folder)
                 their_rates = (theirs.entry.rate,)
                 for variant in VARIANTS:
                     ours = race(theirs, our_case, variant, our_rates[variant], folder)

@@ -21,9 +21,9 @@ from study.benching.peers import model_of
 from study.benching.results import Results, as_line, as_text, failure, read_sections
 from study.benching.time_to_loss import (
     RUN_MLM,
-    Entry,
     Finished,
     LossPoint,
+    RaceEntry,
     budgets,
     finished,
     race,
@@ -46,12 +46,12 @@ from tests.small import write_corpus
 TINY = Architecture(depth=1, width=64, heads=1, ffn=256, vocabulary=200, positions=64)
 CASE = Case(TINY, "fp32", batch=8, sequence_length=16)
 DATA = DataConfig.parse({"tokenizer": {"vocabulary": 200}, "sequence_length": 16})
-THEIRS = Finished(Entry(RUN_MLM, CASE, DATA, 16, 2e-3, seed=3), [LossPoint(512, 6.0), LossPoint(2048, 5.0)])
+THEIRS = Finished(RaceEntry(RUN_MLM, CASE, DATA, 16, 2e-3, seed=3), [LossPoint(512, 6.0), LossPoint(2048, 5.0)])
 
 
 def ours(rate: float, *curve: LossPoint, case: Case = CASE) -> Finished:
     """Return a finished training of ours."""
-    return Finished(Entry("modern", case, DATA, curve[-1].tokens // case.batch_tokens, rate, seed=3), [*curve])
+    return Finished(RaceEntry("modern", case, DATA, curve[-1].tokens // case.batch_tokens, rate, seed=3), [*curve])
 
 
 @pytest.fixture
@@ -118,9 +118,9 @@ def test_on_a_cpu_theirs_trains_in_fp32_and_ours_also_as_runs_do(
 
 
 def test_a_training_that_has_ended_is_read_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained: list[Entry] = []
+    trained: list[RaceEntry] = []
 
-    def in_own_process(function: Any, entry: Entry) -> list[LossPoint]:
+    def in_own_process(function: Any, entry: RaceEntry) -> list[LossPoint]:
         assert function is racing.train
         trained.append(entry)
         if entry.seed == 2:
@@ -128,7 +128,7 @@ def test_a_training_that_has_ended_is_read_and_not_repeated(tmp_path: Path, monk
         return [LossPoint(256, 5.0 + entry.seed)]
 
     monkeypatch.setattr(racing, "in_own_process", in_own_process)
-    first = Entry("modern", CASE, DATA, 2, 4e-3, seed=0)
+    first = RaceEntry("modern", CASE, DATA, 2, 4e-3, seed=0)
     others = [
         replace(first, side=RUN_MLM),
         replace(first, side="modern recipe, BERT's architecture"),
@@ -153,7 +153,7 @@ def test_a_training_that_has_ended_is_read_and_not_repeated(tmp_path: Path, monk
 
 def test_both_sides_are_validated_on_the_same_masks(small_text: DataConfig, tmp_path: Path) -> None:
     """The weights of one of our encoders have the same loss in BertForMaskedLM by their measure and by ours."""
-    config = Entry("modern recipe, BERT's architecture", CASE, small_text, 1, 4e-3, seed=0).config
+    config = RaceEntry("modern recipe, BERT's architecture", CASE, small_text, 1, 4e-3, seed=0).config
     prepared = prepare(small_text)
     ours = fresh_model(config.architecture, config.recipe, seed=0)
     with torch.no_grad():
@@ -173,7 +173,7 @@ def test_both_sides_are_validated_on_the_same_masks(small_text: DataConfig, tmp_
 def test_the_first_budget_wins_at_which_any_rate_is_at_their_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss is made lowest at the middle rate, and falls with the steps."""
 
-    def trained(_: Any, entry: Entry) -> list[LossPoint]:
+    def trained(_: Any, entry: RaceEntry) -> list[LossPoint]:
         loss = abs(entry.config.recipe.learning_rate - 8e-3) * 100 + 6 - math.log(entry.steps)
         return [LossPoint(entry.steps * entry.case.batch_tokens, loss)]
 
@@ -186,7 +186,7 @@ def test_the_first_budget_wins_at_which_any_rate_is_at_their_loss(tmp_path: Path
 
 @pytest.mark.slow
 def test_both_sides_take_turns_and_one_that_fails_is_named(small_text: DataConfig) -> None:
-    entries = [Entry(side, CASE, small_text, 2, 4e-3, seed=0) for side in (RUN_MLM, "modern")]
+    entries = [RaceEntry(side, CASE, small_text, 2, 4e-3, seed=0) for side in (RUN_MLM, "modern")]
     theirs, ours = step_seconds(entries, rounds=2)
     assert len(theirs) == len(ours) == 2
     with pytest.raises(ContenderError, match="modern: "):
