@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from study.base.errors import InputError
-from study.base.quantities import RESAMPLES, plural, rounded
+from study.base.quantities import DIGITS, DIGITS_OF_ENDS, RESAMPLES, plural, rounded
 from study.laws.columns import SHOWN
 from study.laws.law import Columns, Floats, Law
 from study.laws.minimising import Minima, Objective, Space, minimise
@@ -164,9 +164,14 @@ class Fit:
             "huber_delta": _finite(self.settings.huber_delta),
             "space": self.settings.space,
             "estimates": {name: _finite(value, widths.get(name, 0.0)) for name, value in self.estimates.items()},
-            "intervals": {name: [_finite(end, widths[name]) for end in ends] for name, ends in self.intervals.items()},
+            "intervals": {
+                name: [_finite(end, widths[name], DIGITS_OF_ENDS) for end in ends] for name, ends in self.intervals.items()
+            },
             "covariance": [
-                [_finite(value, one * other) if one * other else 0.0 for value, other in zip(row, errors, strict=True)]
+                [
+                    _finite(value, one * other, DIGITS_OF_ENDS) if one * other else 0.0
+                    for value, other in zip(row, errors, strict=True)
+                ]
                 for row, one in zip(self.covariance, errors, strict=True)
             ],
             "condition_number": _finite(self.condition_number),
@@ -345,5 +350,5 @@ def _natural_covariance(objective: Objective, observations: Observations, theta:
     return np.asarray(slopes @ np.atleast_2d(inner) @ slopes.T)
 
 
-def _finite(value: float, width: float = 0.0) -> float | None:
-    return rounded(float(value), width) if np.isfinite(value) else None
+def _finite(value: float, width: float = 0.0, digits: int = DIGITS) -> float | None:
+    return rounded(float(value), width, digits) if np.isfinite(value) else None

@@ -11,7 +11,7 @@ from scipy.special import ndtri
 from scipy.stats import binom
 
 from study.base.errors import InputError
-from study.base.quantities import plural, rounded
+from study.base.quantities import plural, rounded, rounded_ends
 from study.base.statistics import CONFIDENCE
 from study.base.text import status_words
 from study.laws.estimation import DEFAULT_SETTINGS, LEAST, Fit, Settings, fit
@@ -147,7 +147,7 @@ class Forecast:
             "measured": float(self.measured[row]),
             "predicted": rounded(float(self.predicted[row]), high - low),
             self._error: rounded(float(self.errors[row]), max(LEAST, float(self._widths[row]))),
-            "interval": [rounded(end, high - low) for end in (low, high)] if self.has_interval else None,
+            "interval": rounded_ends(low, high) if self.has_interval else None,
             "covered": bool(self.covered[row]) if self.has_interval else None,
         }
 

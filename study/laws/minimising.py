@@ -21,10 +21,11 @@ TOLERANCE = 1e-14
 _CELLS_AT_A_TIME = 30_000
 _ROUNDING = 1e-16
 _STUCK = 1e20
-_POLISHES = 5
+_POLISHES = 8
 _NOTHING = 1e-27
 _RIDGE = 1e-9
 _TOUCH = 1e-12
+_IDLE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -129,8 +130,8 @@ def minimise(objective: Objective, theta: Floats, weights: Floats, within: tuple
     return Minima(*joined)
 
 
-def _minimise(objective: Objective, theta: Floats, weights: Floats, low: Floats, high: Floats) -> Minima:
-    theta = theta.copy()
+def _minimise(objective: Objective, start: Floats, weights: Floats, low: Floats, high: Floats) -> Minima:
+    theta = start.copy()
     value = objective.value(theta, weights)
     damping = np.ones(len(theta))
     converged = np.zeros(len(theta), dtype=bool)
@@ -149,7 +150,18 @@ def _minimise(objective: Objective, theta: Floats, weights: Floats, low: Floats,
         damping[left] *= np.where(better, 0.2, 4.0)
         left = left[damping[left] <= _STUCK]
     theta[converged] = _polished(objective, theta[converged], weights[converged], low[converged], high[converged])
+    theta = np.where(_idle(objective, theta, weights), start, theta)
     return Minima(theta, objective.value(theta, weights), converged)
+
+
+def _idle(objective: Objective, theta: Floats, weights: Floats) -> NDArray[np.bool_]:
+    """Whether each parameter moves no residual, such as the exponent of a term whose coefficient is 0.
+
+    Only rounding would tell such a parameter from its start.
+    """
+    _, _, majoriser = objective.expand(theta, weights)
+    moves = np.sqrt(np.nan_to_num(np.einsum("bpp->bp", majoriser)))
+    return np.asarray(moves <= _IDLE * moves.max(axis=1, keepdims=True))
 
 
 def _slack(value: Floats, weights: Floats) -> Floats:
@@ -161,24 +173,23 @@ def _slack(value: Floats, weights: Floats) -> Floats:
 def _polished(objective: Objective, theta: Floats, weights: Floats, low: Floats, high: Floats) -> Floats:
     """Refine minima to the last digits that gradients determine.
 
-    Rounding ε of the objective leaves θ unknown to √ε of its error, different between processors. A Newton step counts if it
-    divides the gain by at least four.
+    Rounding ε of the objective leaves θ unknown to √ε of its error, different between processors. Of some Newton steps the end
+    of each counts that divides the least gain so far by at least four. The first may raise it, along a curved valley.
     """
-    theta = theta.copy()
+    theta, there = theta.copy(), theta
     value = objective.value(theta, weights)
     highest = value + _slack(value, weights)
     left, still = np.arange(len(theta)), np.zeros(len(theta))
-    step, gain = _step(objective, theta, weights, low, high, still)
+    step, least = _step(objective, theta, weights, low, high, still)
     for _ in range(_POLISHES):
-        there = np.clip(theta[left] + step, low[left], high[left])
-        kept = (gain > _NOTHING * value[left]) & (objective.value(there, weights[left]) <= highest[left])
-        left, there, gain = left[kept], there[kept], gain[kept]
+        unfinished = least[left] > _NOTHING * value[left]
+        left, step = left[unfinished], step[unfinished]
         if not len(left):
             break
-        step, less = _step(objective, there, weights[left], low[left], high[left], still[left])
-        better = less < gain / 4
-        theta[left[better]] = there[better]
-        left, step, gain = left[better], step[better], less[better]
+        there = np.clip(there[unfinished] + step, low[left], high[left])
+        step, gain = _step(objective, there, weights[left], low[left], high[left], still[left])
+        better = (gain < least[left] / 4) & (objective.value(there, weights[left]) <= highest[left])
+        theta[left[better]], least[left[better]] = there[better], gain[better]
     return theta
 
 
@@ -192,8 +203,8 @@ def _step(
     gradient, hessian, majoriser = objective.expand(theta, weights)
     resting = ((theta <= low + _TOUCH) & (gradient >= 0)) | ((theta >= high - _TOUCH) & (gradient <= 0))
     still = np.zeros_like(theta)
-    sure = -_solve(majoriser, gradient, resting, still)
-    gain = 0.5 * np.einsum("bp,bp->b", np.where(resting, 0.0, gradient), sure)
+    sure = _solve(majoriser, gradient, resting, still)
+    gain = _sure_gain(gradient, majoriser, sure, resting, low - theta, high - theta)
     damped = hessian + damping[:, None, None] * majoriser
     step = _solve(damped, gradient, resting, still)
     by_newton = -0.5 * np.einsum("bp,bp->b", np.where(resting, 0.0, gradient), step)
@@ -203,6 +214,25 @@ def _step(
         held = np.where(crossing, np.clip(theta + step, low, high) - theta, 0.0)[again]
         step[again] = _solve(damped[again], gradient[again], crossing[again], held)
     return step, np.where(_is_newton(hessian, resting, damping), np.minimum(gain, by_newton), gain)
+
+
+def _sure_gain(
+    gradient: Floats, majoriser: Floats, step: Floats, resting: NDArray[np.bool_], low: Floats, high: Floats
+) -> Floats:
+    """Return what the majoriser's step is sure to gain within the bounds, `low` and `high` from here.
+
+    If the step leaves them: the more of the step cut at the bounds and of the best step of one parameter. The uncut step would
+    promise the same gain however close to its bound a parameter is.
+    """
+    free = np.where(resting, 0.0, gradient)
+    cut = np.clip(step, low, high)
+    slope, bend = -np.einsum("bp,bp->b", free, cut), np.einsum("bp,bpq,bq->b", cut, majoriser, cut)
+    part = np.clip(slope / np.maximum(bend, 1e-300), 0.0, 1.0)
+    diagonal = np.einsum("bpp->bp", majoriser)
+    alone = np.clip(-free / np.maximum(diagonal, 1e-300), low, high)
+    best_alone = np.max(-free * alone - diagonal * alone**2 / 2, axis=1)
+    limited = np.maximum(part * slope - part**2 / 2 * bend, best_alone)
+    return np.asarray(np.where((cut == step).all(axis=1), -0.5 * np.einsum("bp,bp->b", free, step), limited))
 
 
 def _is_newton(hessian: Floats, resting: NDArray[np.bool_], damping: Floats) -> NDArray[np.bool_]:

@@ -17,11 +17,15 @@ import pytest
 
 from study.base.machine import processor_line
 from study.base.quantities import rounded_all
+from study.evidence.ledgers import selected
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Settings, fit
 from study.laws.forecasting import forecast, forecast_to_dict
 from study.laws.law import Floats
+from study.laws.minimising import Objective, minimise
 from study.laws.observations import Observations
+from study.laws.reading import TableQuery, read_observations
+from study.laws.tables import RunTable
 from tests.points import observed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,6 +89,28 @@ def perturbed(random: np.random.Generator, values: Floats) -> Floats:
 def test_a_table_that_differs_by_rounding_gives_the_same_status_and_file(name: str) -> None:
     expected = as_they_are(name)
     assert saved(name, partial(perturbed, np.random.default_rng(0))) == expected
+
+
+@pytest.mark.parametrize("draw", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+def test_resamples_that_hardly_determine_a_law_are_the_same_on_every_processor(draw: int) -> None:
+    """Of six shapes some resamples leave a term out, and others end in a valley without a bottom."""
+    ledger = selected(RunTable.read(ROOT / "results" / "reference" / "forecast_six_times" / "ledger.parquet"))
+    given, random = read_observations(TableQuery(ledger), LAWS["chinchilla"]), np.random.default_rng(draw)
+    there = replace(given, response=given.response * (1 + 1e-15 * random.uniform(-1, 1, len(given))))
+    one, other = (rounded_all(fit(LAWS["chinchilla"], points).to_dict()) for points in (given, there))
+    assert other == one
+
+
+def test_a_term_that_is_left_out_converges_and_its_exponent_stays_at_its_start() -> None:
+    """A gain that no bound limits would be promised by the exponent however small the coefficient is."""
+    sizes = np.geomspace(1e6, 1e8, 8)
+    law, rising = LAWS["power-floor"].at({"parameters": sizes}), 3 * sizes**0.01
+    objective = Objective(law, rising, 1e-3, "log")
+    start = np.array([[3.5, coefficient, 0.7] for coefficient in (1e-3, 1e-9, 1e-30)])
+    found = minimise(objective, start, np.ones((3, 8)))
+    assert found.converged.all()
+    assert found.theta[:, 1] == pytest.approx(0, abs=1e-12)
+    assert (found.theta[:, 2] == 0.7).all()
 
 
 HAS_AVX512 = "avx512f" in (processor_line("flags") or "").split()
