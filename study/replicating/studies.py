@@ -12,7 +12,7 @@ import pandas as pd
 
 from study.base.durable_files import write_atomically
 from study.base.errors import InputError
-from study.base.quantities import plural, rounded_all
+from study.base.quantities import plural, rounded, rounded_all
 from study.base.text import escape, status_words, table_of
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Fit, Settings, fit
@@ -48,8 +48,10 @@ class Number:
         return bool(np.abs(self.difference) <= self.tolerance)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the comparison as plain values."""
-        return {**vars(self), "difference": self.difference, "agrees": self.agrees}
+        """Return the comparison as plain values, ours and the difference rounded to digits of the tolerance."""
+        width = self.tolerance * (1.0 if self.absolute else abs(self.published))
+        difference = rounded(self.difference, self.tolerance)
+        return {**vars(self), "ours": rounded(self.ours, width), "difference": difference, "agrees": self.agrees}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from study.base.quantities import rounded_all
 from study.replicating import studies
 from study.replicating.studies import (
     Number,
@@ -57,6 +58,26 @@ def test_chinchilla_by_epoch(shared_data: Path) -> None:
 )
 def test_published_numbers_are_met(name: str) -> None:
     assert not disagreements(FITTED[name]())
+
+
+COMMITTED = Path(__file__).resolve().parents[2] / "results" / "replications" / "replications.json"
+
+
+def assert_committed(study: Study) -> None:
+    (committed,) = [one for one in json.loads(COMMITTED.read_bytes()) if one["title"] == study.title]
+    assert rounded_all(study.to_dict()) == committed
+
+
+@pytest.mark.slow
+def test_the_committed_numbers_of_chinchilla_are_what_is_fitted_now(shared_data: Path) -> None:
+    assert_committed(FITTED["chinchilla"](shared_data / "published" / "chinchilla" / "svg_extracted_data.csv"))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("olmo_ladder", marks=pytest.mark.slow), "open_lm", "data_constrained", "reconciliation"]
+)
+def test_the_committed_numbers_are_what_is_fitted_now(name: str) -> None:
+    assert_committed(FITTED[name]())
 
 
 def test_page_and_json_hold_every_number_and_say_what_was_skipped(study: Any, tmp_path: Path) -> None:
