@@ -459,6 +459,9 @@ def _without_hidden(value: object) -> object:
 _COORDINATES = re.compile(rb'( (?:d|x|y)="|translate\(|rotate\()([^")]*)')
 _LONG = re.compile(rb"-?\d+\.\d{3,}")
 _LEVEL = re.compile(rb' transform="rotate\(-0 [^"]*"')
+_INDENTED = re.compile(rb"\n +")
+_AROUND_COMMANDS = re.compile(rb"\s*([A-Za-z])\s*")
+_FONT = re.compile(rb"(font-family: [^;\"]+); ")
 """Places of coordinates in an SVG, numbers with more decimals than they need, and turns of text by nothing."""
 
 
@@ -490,9 +493,19 @@ def save_in(
 
 
 def shortened(svg: bytes) -> bytes:
-    """Return an SVG with coordinates to a hundredth of a point, which is less than a screen or a printer shows."""
-    level = _LEVEL.sub(b"", svg)
-    return _COORDINATES.sub(lambda match: match[1] + _LONG.sub(lambda number: b"%.2f" % float(number[0]), match[2]), level)
+    """Return an SVG with coordinates to a hundredth of a point, its font named once, and no spaces that nobody sees.
+
+    A hundredth of a point is less than a screen or a printer shows.
+    """
+    svg = _COORDINATES.sub(_shortened_attribute, _INDENTED.sub(b"\n", _LEVEL.sub(b"", svg)))
+    if (font := _FONT.search(svg)) is None:
+        return svg
+    return svg.replace(font[0], b"").replace(b"<svg ", b'<svg style="%s" ' % font[1], 1)
+
+
+def _shortened_attribute(match: re.Match[bytes]) -> bytes:
+    numbers = _LONG.sub(lambda number: b"%.2f" % float(number[0]), match[2])
+    return match[1] + (_AROUND_COMMANDS.sub(rb"\1", numbers) if match[1] == b' d="' else numbers)
 
 
 def remove_figure(folder: Path, name: str, keep: Iterable[str] = ()) -> None:

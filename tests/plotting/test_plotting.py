@@ -46,6 +46,7 @@ from study.plotting.style import (
     log_locators,
     panels,
     save_in,
+    shortened,
     theme,
     title_above,
     title_of,
@@ -1046,3 +1047,17 @@ def test_a_figure_shows_visible_characters_of_names_alone(tmp_path: Path) -> Non
     (file,) = save_in(figure, tmp_path, "figure")
     words = [" ".join(each.itertext()) for each in ElementTree.parse(file).iter() if each.tag.endswith("text")]
     assert words.count("lo[31mss $x$ <b>") == 3
+
+
+def test_an_svg_names_its_font_once_and_looks_as_it_was_drawn() -> None:
+    font = b"font-family: 'DejaVu Sans', sans-serif"
+    drawn = (
+        b'<svg width="9">\n  <path d="M 1.23456 2.5 \nL 10.00049 -3 \nz" style="fill: none"/>\n'
+        b'  <text style="font-size: 9px; %s; fill: #262626" x="1.23456">L = 2.3456 nats</text>\n'
+        b'  <text style="font-size: 9px; font-family: monospace; fill: #262626" y="-0.001">run</text>\n</svg>'
+    )
+    assert shortened(drawn % font) == (
+        b'<svg style="%s" width="9">\n<path d="M1.23 2.5L10.00 -3z" style="fill: none"/>\n'
+        b'<text style="font-size: 9px; fill: #262626" x="1.23">L = 2.3456 nats</text>\n'
+        b'<text style="font-size: 9px; font-family: monospace; fill: #262626" y="-0.00">run</text>\n</svg>' % font
+    )
