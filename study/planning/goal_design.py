@@ -160,7 +160,7 @@ class GoalDesign(ABC):
     def _grid_words(self, grid: float | None, ended: Mapping[Place, RunRecord]) -> str:
         if grid is None or not ended:
             return ""
-        return f"; {self.grid_of} would have taken {flops_text(grid)} FLOPs, {grid / spent(ended.values()):.3g} times as much"
+        return f" ({self.grid_of} would have taken {flops_text(grid)} FLOPs, {grid / spent(ended.values()):.3g} times as much)"
 
     def _cost(self, ended: Mapping[Place, RunRecord]) -> str:
         flops, limit = spent(ended.values()), max(self.limit(ended), 1.0)

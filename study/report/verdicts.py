@@ -83,7 +83,7 @@ def _unmeasured_order(evidence: Evidence) -> str:
     if not unknown:
         return ""
     which = "these encoders" if unknown == len(usable) else f"{unknown} of {plural(len(usable), 'cell')}"
-    return f"Whether {which} read word order was not measured, so that this is no verdict on their shapes. "
+    return f"Whether {which} read word order was not measured, which leaves no verdict on shapes. "
 
 
 def asks_about(evidence: Evidence, *words: str) -> bool:
@@ -292,7 +292,7 @@ def _token_gain(evidence: Evidence) -> str:
 def _size_gain(evidence: Evidence) -> list[str]:
     """In how many steps to a larger size, of those that the question names if any, the loss falls, and the median gain."""
     named = [size for size in _SIZES if asks_about(evidence, size)] or _SIZES
-    steps = [gain for gain in evidence.gains if gain.axis in named and gain.status != "reads_no_order"]
+    steps = [gain for gain in evidence.gains if gain.axis in named and gain.without_order is None]
     if not steps:
         return []
     untested = all(gain.status == "no_seed_replicates" for gain in steps)
@@ -338,8 +338,8 @@ def _rate_scatter(transfers: Sequence[RateTransfer]) -> str:
     if (scatter := transfers[0].scatter) is None:
         return " No cell tried four rates that learned, so that the scatter of losses over rates is unknown."
     freedom = plural(scatter.freedom, "degree")
-    over = f"losses scatter by {scatter.deviation_nats:.2g} nats ({freedom} of freedom) about parabolas through four rates"
-    return f" Intervals are Tukey and Kramer's for all shapes that have a vertex: {over}."
+    over = f"losses scatter by {scatter.deviation_nats:.2g} nats about parabolas through four rates ({freedom} of freedom)"
+    return f" Intervals are Tukey and Kramer's: {over}."
 
 
 def _on_pairs(evidence: Evidence) -> Verdict:
@@ -428,20 +428,18 @@ def _pairs(evidence: Evidence, pairs: Sequence[Comparison], place: Place = "alon
             why = "whether their encoders read word order was not measured; new runs measure it"
         return f"no verdict on {what} at equal {pairs[0].equal}: {why}"
     of_shapes, equal, n = compared[0].of_shapes, f"at equal {compared[0].equal}", plural(len(compared), "pair")
-    unknown = any(pair.reads_order is None for pair in compared)
-    unmeasured = " (whether either reads word order was not measured)" if unknown else ""
     group = _connected(evidence, compared)
     if not _any_decided(compared) and not _any_decided(group):
         largest = max(group, key=lambda pair: abs(pair.difference.estimate_nats))
         why = why_unknown(compared) or f"no difference in {n} is significant"
         minus = f"{_side(largest, largest.first)} minus {_side(largest, largest.second, 'that')}"
-        return f"{equal}, {why}: the largest, {minus}, is {largest.difference.to_text()}{_where(largest, place)}{unmeasured}"
+        return f"{equal}, {why}: the largest, {minus}, is {largest.difference.to_text()}{_where(largest, place)}"
     winner = what_lowers(compared) if of_shapes else None
     tally = None if winner else _tally(compared)
     lead = f"{winner[0].lower()}{winner[1:]} more {equal}: " if winner else f"{equal}, {tally}: " if tally else f"{equal}, "
     if place == "further" and not of_shapes and not tally:
         lead = ""
-    return f"{lead}{_best_of(group, place)}{', a significant difference' if len(compared) == 1 else ''}{unmeasured}"
+    return f"{lead}{_best_of(group, place)}{', a significant difference' if len(compared) == 1 else ''}"
 
 
 def _connected(evidence: Evidence, pairs: Sequence[Comparison]) -> Sequence[Pair]:

@@ -316,13 +316,13 @@ def test_a_law_leads_to_the_target_that_is_asked_for_else_to_that_of_the_goal(si
         file.unlink()
 
 
-def keys_made(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """The keys of what libraries of a folder make from now on."""
+def keys_made(whose: Callable[[Library], bool], monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """The keys of what some libraries make from now on; the threads of others may still be at work."""
     kept, keys = Library.kept, list[tuple[Any, ...]]()
 
     def noted(library: Library, key: tuple[Any, ...], version: object, make: Callable[[], object]) -> object:
         def made() -> object:
-            if library.root == root:
+            if whose(library):
                 keys.append(key)
             return make()
 
@@ -340,7 +340,7 @@ def laws_in(keys: Iterable[tuple[Any, ...]]) -> list[str]:
 def test_offered_laws_are_fitted_before_one_is_chosen(sizes: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the count that is shown, each once, though a page that is drawn again asks anew; not while runs are trained."""
     library, asked = Library(sizes.root), {"sweep": "sizes", "count": "parameters_encoder"}
-    made = keys_made(sizes.root, monkeypatch)
+    made = keys_made(lambda one: one is library, monkeypatch)
     with sweep_lock(sizes.snapshot("sizes").folder.launching):
         live = [one["key"] for one in offers(library, asked)]
     assert laws_in(made) == []
@@ -356,7 +356,8 @@ def test_the_laws_that_what_if_offers_are_fitted_before_a_sweep_is_chosen(
     sizes: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first law of every sweep, then all that the menu of the chosen one has; none while runs are trained."""
-    library, made = Library(sizes.root), keys_made(sizes.root, monkeypatch)
+    library = Library(sizes.root)
+    made = keys_made(lambda one: one is library, monkeypatch)
     ahead: list[Callable[[], object]] = []
     monkeypatch.setattr(library, "make_ahead", ahead.extend)
     with sweep_lock(sizes.snapshot("sizes").folder.launching):

@@ -355,7 +355,7 @@ def test_the_first_law_of_every_sweep_is_fitted_before_one_is_chosen_under_what_
     shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = shown.live.path.parents[2]
-    made = keys_made(results, monkeypatch)
+    made = keys_made(lambda library: library.root == results, monkeypatch)
     with served_here(results) as address:
         shown.page.get(f"{address}&page=what-if")
         shown.wait()

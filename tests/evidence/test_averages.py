@@ -17,6 +17,7 @@ from study.evidence.families import families_of, variant_families
 from study.evidence.learning_rates import RateSearch
 from study.evidence.paired import Difference, seeds_that_would_decide, sequences_that_would_decide
 from study.evidence.seed_scatter import SeedVariance
+from study.report.pair_sentences import MOST_FAMILIES
 from study.report.pair_sentences import average_sentences as sentences
 
 SEQUENCES = 400
@@ -199,9 +200,9 @@ def test_of_many_groups_of_averages_the_answer_says_how_many_it_leaves_to_the_ta
     cells = [cell(norm, place, losses(4.0, (-0.01, 0.01))) for place in (1, 2) for norm in ("post", "pre")]
     (average,) = averaged(cells)[1]
     sizes = [replace(average, weighs="depth", first=f"L2-{size}", second=f"L1-{size}") for size in range(10)]
-    assert len(list(sentences(sizes[:8]))) == 8
+    assert len(list(sentences(sizes[:MOST_FAMILIES]))) == MOST_FAMILIES
     *_, last = sentences(sizes)
-    assert last == "The averages of 2 more groups of shapes are in the table of averages over conditions."
+    assert last == "The averages of 7 more groups of shapes are in the table of averages over conditions."
 
 
 def test_the_verdicts_of_all_averages_are_adjusted_together() -> None:

@@ -115,7 +115,7 @@ def test_a_path_says_what_a_grid_would_have_taken_for_the_same_interval() -> Non
     assert path.grid_flops > spent
     times = f"{path.grid_flops / spent:.3g} times as much"
     assert path.sentence.endswith(
-        f"; for this interval a grid of the same pool would have taken {flops_text(path.grid_flops)} FLOPs, {times}"
+        f" (for this interval a grid of the same pool would have taken {flops_text(path.grid_flops)} FLOPs, {times})"
     )
     assert design.path([]).grid_flops is None, "it is open"
     records = design.ended([ended(design, config, number) for number, config in enumerate(asked, 1)])
@@ -242,7 +242,7 @@ def test_a_decision_ends_once_one_depth_is_best(tmp_path: Path) -> None:
     assert path.sentence.startswith("Depth 2 has the lowest loss at 50k non-embedding parameters and 10k tokens")
     assert len(asked) < 3 * 16
     assert path.grid_flops == pytest.approx(16 * design.flops.sum())
-    assert "; a grid of all seeds would have taken " in path.sentence
+    assert "(a grid of all seeds would have taken " in path.sentence
     sizes = {int(design.sizes[point]) for point in range(3)}
     assert max(sizes) / min(sizes) < 1.1
 

@@ -263,7 +263,9 @@ def test_shapes_whose_word_order_was_not_measured_have_no_verdict(tmp_path: Path
         "No verdict on shapes at equal non-embedding parameters: whether their encoders read word order was not measured; new "
         "runs measure it."
     )
-    assert answer.verdict.certainty.startswith("Whether these encoders read word order was not measured, so that this is no ")
+    assert answer.verdict.certainty.startswith(
+        "Whether these encoders read word order was not measured, which leaves no verdict"
+    )
     assert answer.verdict.change == "new runs measure it"
     first, *_ = answer.findings["loss"]
     assert first.startswith("No verdict at equal non-embedding parameters: in 1 pair whether both encoders read word order")
