@@ -247,7 +247,8 @@ def rotated(x: Float[Tensor, "B S A D"], rotary: Float[Tensor, "2 *positions E"]
     cosine, sine = rotary.to(x.dtype).unsqueeze(-2)
     first, second = x.chunk(2, -1)
     if x.device.type == "cpu" and x.dtype == torch.float32 and not torch.compiler.is_compiling():
-        return torch.view_as_real(torch.complex(first, second) * torch.complex(cosine, sine)).flatten(-2)
+        pairs = torch.view_as_complex(torch.stack((first, second), -1))  # torch.complex would keep both for the backward pass
+        return torch.view_as_real(pairs * torch.complex(cosine, sine)).flatten(-2)
     return torch.stack((first * cosine - second * sine, second * cosine + first * sine), -1).flatten(-2)
 
 
