@@ -22,11 +22,10 @@ def _():
     from study.plotting import parameters_loss_score, score_against_loss
     from study.report.findings import run_count
     from study.report.notebooks import gather_scored, opened, scrolling_tables
-    from study.report.score_sentences import SCORES, law_table, published_table, score_findings, scores_frame, trend_table
+    from study.report.score_sentences import law_table, published_table, score_findings, scores_frame, trend_table
 
     return (
         Path,
-        SCORES,
         bullets,
         echo,
         escape,
@@ -85,8 +84,13 @@ def _(evidence, score_against_loss):
 
 
 @app.cell
-def _(SCORES, mo):
-    mo.md(f"## Scores beside baselines\n\n{SCORES}")
+def _(mo):
+    mo.md("""
+    ## Scores beside baselines
+
+    Each encoder's mean over its runs and the seeds of fine-tuning, beside what needs no pre-training. Noise is over examples and
+    between seeds, of pre-training where an encoder has several, else of fine-tuning.
+    """)
     return
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import os
@@ -26,6 +27,16 @@ NOTEBOOK = ANALYSIS / "depth_or_width.py"
 LAWS = ANALYSIS / "scaling_laws.py"
 SCORES = ANALYSIS / "loss_and_scores.py"
 PANDAS = ANALYSIS / "ledger_with_pandas.py"
+
+
+@pytest.mark.parametrize("notebook", sorted(ANALYSIS.glob("*.py")), ids=lambda file: file.stem)
+def test_a_notebook_imports_what_there_is(notebook: Path) -> None:
+    imports = [node for node in ast.walk(ast.parse(notebook.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)]
+    assert imports
+    for node in imports:
+        module = importlib.import_module(str(node.module))
+        for name in node.names:
+            assert hasattr(module, name.name) or importlib.util.find_spec(f"{node.module}.{name.name}"), name.name
 
 
 @pytest.fixture(scope="module")
