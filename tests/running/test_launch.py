@@ -204,6 +204,7 @@ def test_the_dashboard_says_that_the_text_has_changed_since_the_runs_and_reads_n
         assert texts(library, {}) == {}, "where the text is not here nobody knows"
     finally:
         corpus.write_text(text)
+    monkeypatch.undo()
     assert texts(Library(made.folder.path.parent), {}) == {}, "without the packages that read text"
 
 
