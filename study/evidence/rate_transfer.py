@@ -87,9 +87,9 @@ def _transfer(setting: str, budget: Budget, members: Sequence[CellResult], scatt
     rates = {cell.architecture.shape_name: best for cell in members if (best := cell.rates.optimum or cell.rates.chosen)}
     unbracketed = tuple(cell.architecture.shape_name for cell in members if not cell.rates.bracketed)
     vertices = [cell.rates for cell in members if cell.rates.optimum is not None]
-    of_vertices = {search.optimum for search in vertices}
-    known = scatter is not None and not unbracketed and {min(rates.values()), max(rates.values())} <= of_vertices
-    interval = factor_interval(vertices, scatter) if known and scatter is not None and len(vertices) > 1 else None
+    between_vertices = {min(rates.values()), max(rates.values())} <= {search.optimum for search in vertices}
+    known = between_vertices and len(vertices) > 1 and not unbracketed
+    interval = factor_interval(vertices, scatter) if known and scatter is not None else None
     return RateTransfer(setting, budget, rates, unbracketed, scatter, interval)
 
 

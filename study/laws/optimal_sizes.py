@@ -63,11 +63,11 @@ def best_sizes(fitted: Fit, budgets: tuple[float, ...] = BUDGETS) -> list[BestSi
     spent = [fitted.observations.columns[name] ** rule.powers[name] for name in names]
     largest = rule.factor * float(np.prod(spent, axis=0).max())
     positions = [[fitted.law.parameters.index(name) for name in rule.terms[variable]] for variable in names]
+    terms = fitted.resampled[:, positions] if fitted.intervals else np.empty((0, len(names), 2))
     result = []
     for flops in budgets:
         share = np.log(flops / rule.factor)
         best = _of_a_layer(names, estimates[None], powers, share)[0]
-        terms = fitted.resampled[:, positions] if fitted.intervals else np.empty((0, len(names), 2))
         drawn = _of_a_layer(names, terms, powers, share)
         intervals = {name: _interval(fitted, drawn[:, column]) for column, name in enumerate(names)}
         values = dict(zip(names, np.exp(best).tolist(), strict=True))
@@ -77,14 +77,14 @@ def best_sizes(fitted: Fit, budgets: tuple[float, ...] = BUDGETS) -> list[BestSi
 
 def _of_a_layer(names: list[str], terms: Floats, powers: Floats, share: float) -> Floats:
     """Return `_logs`; where the best depth is less than one layer, those of one layer."""
-    found = _logs(terms, powers, share)
+    logs = _logs(terms, powers, share)
     if "depth" in names:
         others = [column for column, name in enumerate(names) if name != "depth"]
-        shallow = found[:, names.index("depth")] < 0
+        shallow = logs[:, names.index("depth")] < 0
         of_a_layer = np.zeros((int(shallow.sum()), len(names)))
         of_a_layer[:, others] = _logs(terms[shallow][:, others], powers[others], share)
-        found[shallow] = of_a_layer
-    return found
+        logs[shallow] = of_a_layer
+    return logs
 
 
 def _logs(terms: Floats, powers: Floats, share: float) -> Floats:
@@ -93,8 +93,8 @@ def _logs(terms: Floats, powers: Floats, share: float) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         level = np.log(coefficients * exponents / powers)
         price = ((powers / exponents * level).sum(-1) - share) / (powers / exponents).sum(-1)
-        found = (level - price[..., None]) / exponents
-    return np.where(np.isfinite(found).all(-1, keepdims=True), found, np.nan)
+        logs = (level - price[..., None]) / exponents
+    return np.where(np.isfinite(logs).all(-1, keepdims=True), logs, np.nan)
 
 
 def _interval(fitted: Fit, logs: Floats) -> tuple[float, float] | None:

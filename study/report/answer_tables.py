@@ -164,8 +164,8 @@ def laws(evidence: Evidence) -> str:
 def best_splits(evidence: Evidence) -> str:
     """Return the best depth, width and tokens at budgets beyond the sweep, by its laws; empty without a law of all three."""
     fits = evidence.laws.fits
-    found = {law.name: (law, best) for law in fits if (best := best_sizes(law.fit))}
-    if not any(law.fit.law.name == "width-depth-tokens" for law, _ in found.values()):
+    optima = {law.name: (law, best) for law in fits if (best := best_sizes(law.fit))}
+    if not any(law.fit.law.name == "width-depth-tokens" for law, _ in optima.values()):
         return ""
     intro = [
         "Where each law has its least loss at a budget of FLOPs, 6·N·D, with N = 12·depth·width² in the law of width and "
@@ -173,11 +173,11 @@ def best_splits(evidence: Evidence) -> str:
         "with the intervals of its resamples, which know nothing of how it errs there.",
         *(
             f"{law.name} is {status_words(law.fit.status, law.fit.reasons)}: no recommendation."
-            for law, _ in found.values()
+            for law, _ in optima.values()
             if law.fit.status != "converged"
         ),
     ]
-    rows = [_split_row(law, one) for law, best in found.values() for one in best]
+    rows = [_split_row(law, one) for law, best in optima.values() for one in best]
     return f"{bullets(intro)}\n\n{table_of(rows)}"
 
 
