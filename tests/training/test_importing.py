@@ -163,7 +163,7 @@ def test_half_of_bert_beside_distilbert_is_one_sweep_file(study: Any, place: Pat
             "sequence_length": 16,
             "validation_sequences": 32,
         },
-        "base": {"architecture": {"positions": 24}},
+        "base": {"architecture": {"positions": 24}, "recipe": {"precision": "fp32"}},
         "shapes": {"list": [{"depth": 2, "width": 16, "heads": 2, "ffn": 32}]},
         "budgets": {"steps": [0]},
         "vary": {"recipe.start": [f"{bert.path}:0,3", str(bert.path), str(distilbert.path)]},
