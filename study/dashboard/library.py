@@ -81,7 +81,7 @@ class SeenRun:
 class Snapshot:
     """One sweep at one moment; `version` changes if a page of the sweep would.
 
-    `sweep` is None if its file cannot be read. `problems` say what cannot be read.
+    `sweep` is None if its file cannot be read. `problems` say what cannot be read; those of runs stand in `unreadable`, too.
     """
 
     name: str
@@ -89,6 +89,7 @@ class Snapshot:
     version: str
     sweep: Sweep | None
     runs: Mapping[str, SeenRun]
+    unreadable: Mapping[str, str]
     launched: bool
     problems: tuple[str, ...]
 
@@ -103,7 +104,9 @@ class Snapshot:
         return () if self.sweep is None else self.sweep.distinguishing_knobs
 
     def run(self, run_id: str) -> SeenRun:
-        """Return a run by its id; raises InputError for an unknown one."""
+        """Return a run by its id; raises InputError for an unknown or unreadable one."""
+        if run_id in self.unreadable:
+            raise InputError.at(run_id, f"cannot be shown: {self.unreadable[run_id]}")
         if run_id not in self.runs:
             raise InputError.at(run_id or "run", f"is no run of {self.name}")
         return self.runs[run_id]
@@ -232,12 +235,14 @@ class Library:
             held = is_held(folder.launching)
             stamps = self._stamps(folder, problems)
             runs: dict[str, SeenRun] = {}
+            unreadable: dict[str, str] = {}
             for path, stamp in stamps.items():
                 try:
                     if (seen := self._seen(folder, path, stamp, held)) is not None:
                         runs[visible(seen.run_id)] = seen
                 except UNREADABLE as error:
-                    problems.append(str(error))
+                    unreadable[visible(path.name)] = str(error)
+            problems += unreadable.values()
             try:
                 sweep: Sweep | None = folder.sweep()
             except UNREADABLE as error:
@@ -254,7 +259,7 @@ class Library:
         moving = [(run.run_id, run.state, stamp_of(run.home.metrics_file)) for run in runs.values() if run.record is None]
         facts = (*map(stamp_of, files), held, list(stamps.items()), moving, problems)
         version = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-        return Snapshot(name, folder, version, sweep, runs, held, tuple(problems))
+        return Snapshot(name, folder, version, sweep, runs, unreadable, held, tuple(problems))
 
     def _stamps(self, folder: SweepFolder, problems: list[str]) -> dict[Path, Stamp]:
         """Return the runs of a sweep with what changes if one of them does: its folder, or the pack that holds it."""

@@ -270,6 +270,11 @@ def test_a_run_stands_beside_another_with_its_lineage_scores_and_the_end_of_its_
     assert below["log"] == ""
     with pytest.raises(InputError, match="is no run of made"):
         run_page(library, {"sweep": "made", "run": "b" * 16})
+    record = library.snapshot("made").run(branch).folder.record_file
+    record.unlink()
+    record.symlink_to(record.name)
+    with pytest.raises(InputError, match=r"cannot be shown: .*record\.json"):
+        run_page(library, {"sweep": "made", "run": branch})
 
 
 def test_laws_are_offered_only_where_they_can_be_fitted_and_are_those_of_study_fit(sizes: Library) -> None:
