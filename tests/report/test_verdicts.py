@@ -389,7 +389,6 @@ ANSWERED = {
     "loss_and_scores": r"follow the loss on docstring-code, docstring-order and docstring-package, .*correlation of \+0\.98",
     "mask_decoder": r"a plain last layer is 0\.134 nats .*below that with the enhanced mask decoder",
     "masking_rate": r"the loss with 40% masks is 0\.326 nats .*with 15% masks .*and 0\.057 nats .*with 30% masks",
-    "miniatures": r"largest encoder scores highest on none of 10 tasks, with 0\.281 .*against 0\.315 for L4-H512-A8-F2048",
     "mlm_or_rtd": r"highest with masked-word prediction, 0\.460 .*above those with replaced-token detection \(0\.346\)",
     "next_sentence": r"the highest score is 0\.446 .*, not significantly above any other",
     "norm": r"the loss with post-norm is 0\.107 nats .*below that with pre-norm",
@@ -415,7 +414,7 @@ def test_each_committed_sweep_has_its_answer_here() -> None:
     assert {*ANSWERED} == {path.parent.name for path in REFERENCE.glob("*/sweep.yaml")}
 
 
-LONG = ("miniatures", "loss_and_scores", "size_and_tokens")
+LONG = ("loss_and_scores", "size_and_tokens")
 """The sweeps whose laws and scores take seconds."""
 
 
