@@ -19,7 +19,7 @@ from torch import Tensor
 from torch._functorch import config as functorch
 
 from study.base.errors import InputError
-from study.base.quantities import plural
+from study.base.quantities import plural, rounded
 from study.base.randomness import Stream, stream_seed
 from study.base.statistics import variance_of_mean
 from study.config.resources import Kernels
@@ -40,6 +40,8 @@ from study.model.replaced_tokens import detection, joint_loss, replaced
 HOOK = "_current_fx_name"
 """Lightning's attribute with the current hook's name."""
 
+SPEED_DIGITS = 4
+"""The digits of a logged speed; the clock's further ones are noise, half of all that curves take in a packed sweep."""
 
 ORDER_SHARE = 0.25
 """The share of validation sequences, from the first, that measure word order during a run; at its end all do.
@@ -407,14 +409,16 @@ class MaskedLanguageModelling(pl.LightningModule):
         )
 
     def _throughput(self) -> dict[str, float]:
+        """Return the speed since the last row."""
         now = time.perf_counter()
         tokens = (self.steps_done - self._row_step) * self.config.recipe.batch_tokens
         tokens_per_second = tokens / (now - self._row_started)
         self._row_started, self._row_step = now, self.steps_done
         if self.peak_flops_per_second is None:
-            return {"perf/tokens_per_second": tokens_per_second}
+            return {"perf/tokens_per_second": rounded(tokens_per_second, digits=SPEED_DIGITS)}
         achieved = tokens_per_second * (self.train_flops_per_token - self._spared_flops_per_token)
-        return {"perf/tokens_per_second": tokens_per_second, "perf/mfu": achieved / self.peak_flops_per_second}
+        speeds = {"perf/tokens_per_second": tokens_per_second, "perf/mfu": achieved / self.peak_flops_per_second}
+        return {name: rounded(speed, digits=SPEED_DIGITS) for name, speed in speeds.items()}
 
     def _log_row(self, row: dict[str, float]) -> None:
         """Give a row to the loggers at once, in full precision, and its metrics to callbacks.

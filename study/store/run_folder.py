@@ -205,8 +205,8 @@ class RunFolder(WorkFolder):
         _write_array(self.validation_losses_file, losses.astype(np.float64))
 
     def write_byte_losses(self, losses: NDArray[np.float64]) -> None:
-        """Write the losses of masked words."""
-        _write_array(self.byte_losses_file, losses.astype(np.float64))
+        """Write the losses of masked words, to the digits of float32."""
+        _write_array(self.byte_losses_file, losses.astype(np.float32).astype(np.float64))
 
     def byte_losses(self, bits: float) -> NDArray[np.float64]:
         """Return the losses of masked words, in nats.

@@ -253,6 +253,8 @@ def test_validation_losses_read_back(tmp_path: Path) -> None:
     losses = np.linspace(1, 2, 7)
     RunFolder(tmp_path).write_validation_losses(losses)
     np.testing.assert_array_equal(RunFolder(tmp_path).validation_losses(), losses)
+    RunFolder(tmp_path).write_byte_losses(losses)
+    np.testing.assert_array_equal(RunFolder(tmp_path).byte_losses(1.5 / np.log(2)), losses.astype(np.float32))
 
 
 @pytest.mark.parametrize(
