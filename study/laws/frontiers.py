@@ -1,12 +1,13 @@
 """The compute-optimal model size for a budget, by the three approaches of Hoffmann et al. 2022.
 
 All give N* = scale·C^exponent (arXiv 2203.15556, sec. 3) with C the training FLOPs. The caller chooses how to count parameters
-and FLOPs, which moves the exponent more than the approach does (arXiv 2406.12907).
+and FLOPs, which moves the exponent more than the approach does (arXiv 2406.12907). Approach 3, the closed form of a fitted law,
+also splits a budget between width, depth and tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -45,6 +46,9 @@ WINDOW = 1.0
 
 FEWEST_BEST = 3
 """The fewest best models that leave a line a degree of freedom."""
+
+BUDGETS: tuple[float, ...] = (1e15, 1e16, 1e17, 1e18, 1e19, 1e20)
+"""The budgets of FLOPs at which answers give the best sizes."""
 
 _EDGE = 1e-6
 
@@ -99,6 +103,46 @@ class Optimum:
     loss_interval: Ends | None = None
 
 
+@dataclass(frozen=True)
+class FlopsRule:
+    """How a law's variables spend FLOPs: C = `factor` · Π xᵢ^powerᵢ; `terms` are the law's coefficient and exponent of each."""
+
+    factor: float
+    powers: Mapping[str, float]
+    terms: Mapping[str, tuple[str, str]]
+
+    def without(self, variable: str) -> FlopsRule:
+        """Return the rule with this variable at one."""
+        others = [name for name in self.terms if name != variable]
+        return FlopsRule(self.factor, {name: self.powers[name] for name in others}, {name: self.terms[name] for name in others})
+
+
+CHINCHILLA = FlopsRule(6.0, {"parameters": 1, "tokens": 1}, {"parameters": ("A", "alpha"), "tokens": ("B", "beta")})
+
+FLOPS_RULES = {
+    "chinchilla": CHINCHILLA,
+    "width-depth-tokens": FlopsRule(
+        72.0,
+        {"width": 2, "depth": 1, "tokens": 1},
+        {"width": ("A", "alpha"), "depth": ("B", "beta"), "tokens": ("C", "gamma")},
+    ),
+}
+"""C = 6·N·D, with N = 12·L·H² for width and depth, as FLOPs of blocks are counted without attention scores and head."""
+
+
+@dataclass(frozen=True)
+class BestSizes:
+    """The best value of each variable at a budget, with its 95% interval over resamples, None without one.
+
+    `beyond` is the budget over the largest of the rows, as both spend FLOPs.
+    """
+
+    flops: float
+    values: Mapping[str, float]
+    intervals: Mapping[str, Ends | None]
+    beyond: float
+
+
 def optimum(frontier: Frontier, flops: float, largest: float, fit: Fit | None = None) -> Optimum:
     """Return a frontier's split of a budget, in its own count of FLOPs."""
     parameters = frontier.parameters(flops)
@@ -134,14 +178,12 @@ def _of_resamples(fit: Fit, flops: float) -> tuple[Ends | None, Ends | None]:
     """Return the intervals of N* and of the loss there, each resample of the law at its own best split."""
     if not fit.intervals:
         return None, None
-    with np.errstate(all="ignore"):
-        a, b, alpha, beta = (fit.resampled[:, fit.law.parameters.index(name)] for name in ("A", "B", "alpha", "beta"))
-        sizes = (alpha * a / (beta * b)) ** (1 / (alpha + beta)) * (flops / 6) ** (beta / (alpha + beta))
-        columns = _split(sizes, flops)
-        losses = fit.law.values(fit.resampled, columns).diagonal()
-    ends = [tuple(map(float, fit.interval(each))) for each in (sizes, losses)]
-    of_size, of_loss = ((low, high) if 0 < low <= high < np.inf else None for low, high in ends)
-    return of_size, of_loss
+    logs = _optimal_logs(CHINCHILLA, _resampled_terms(fit, CHINCHILLA), flops)
+    sizes = _interval(fit, logs[:, 0])
+    if sizes is None:
+        return None, None
+    low, high = fit.interval(fit.law.values(fit.resampled, _split(np.exp(logs[:, 0]), flops)).diagonal())
+    return sizes, (float(low), float(high))
 
 
 def check_split(parameters: Floats, tokens: Floats) -> None:
@@ -229,16 +271,85 @@ def parametric(fit: Fit) -> Frontier:
     """
     if not {"A", "B", "alpha", "beta"} <= set(fit.law.parameters) or set(fit.law.variables) != {"parameters", "tokens"}:
         raise InputError.at(fit.law.name, "has no closed frontier; fit chinchilla")
-    a, b, alpha, beta = (fit.estimates[name] for name in ("A", "B", "alpha", "beta"))
     if lost := [name for name in ("A", "B", "alpha", "beta") if fit.estimates[name] <= 0]:
         raise InputError.at(fit.law.name, f"has no best split: {', '.join(lost)} is zero")
-    exponent = beta / (alpha + beta)
-    indices = [fit.law.parameters.index(name) for name in ("alpha", "beta")]
-    of_size, of_data = fit.resampled[:, indices].T
-    low, high = fit.interval(of_data / (of_size + of_data))
+    levels, slopes = _optimal_lines(CHINCHILLA, _estimated_terms(fit, CHINCHILLA))
+    exponent = float(slopes[0, 0])
+    log_scale = float(levels[0, 0]) - exponent * np.log(CHINCHILLA.factor)
+    low, high = fit.interval(_optimal_lines(CHINCHILLA, _resampled_terms(fit, CHINCHILLA))[1][:, 0])
     interval = (float(low), float(high)) if fit.intervals else None
-    log_scale = np.log(alpha * a / (beta * b)) / (alpha + beta) - exponent * np.log(6)
-    return Frontier("parametric", float(exponent), float(log_scale), interval, (), status=fit.status, reasons=fit.reasons)
+    return Frontier("parametric", exponent, float(log_scale), interval, (), status=fit.status, reasons=fit.reasons)
+
+
+def best_sizes(fit: Fit, budgets: tuple[float, ...] = BUDGETS) -> list[BestSizes]:
+    """Return the least loss of E + Σ aᵢ·xᵢ^−pᵢ at each budget C = k·Π xᵢ^wᵢ, in closed form; none for another law.
+
+    No encoder has less than one layer. There is no optimum where a coefficient or exponent is zero.
+    """
+    rule = FLOPS_RULES.get(fit.law.name)
+    if rule is None or fit.status == "failed" or not ((estimates := _estimated_terms(fit, rule)) > 0).all():
+        return []
+    spent = [fit.observations.columns[name] ** power for name, power in rule.powers.items()]
+    largest = rule.factor * float(np.prod(spent, axis=0).max())
+    resampled = _resampled_terms(fit, rule) if fit.intervals else np.empty((0, *estimates.shape[1:]))
+    result = []
+    for flops in budgets:
+        (best,), drawn = (_of_a_layer(rule, terms, flops) for terms in (estimates, resampled))
+        values = dict(zip(rule.terms, np.exp(best).tolist(), strict=True))
+        intervals = {name: _interval(fit, logs) for name, logs in zip(rule.terms, drawn.T, strict=True)}
+        result.append(BestSizes(flops, values, intervals, flops / largest))
+    return result
+
+
+def _estimated_terms(fit: Fit, rule: FlopsRule) -> Floats:
+    """Return the terms of a fit's estimates: 1 × variables × coefficient and exponent."""
+    return np.array([[[fit.estimates[name] for name in names] for names in rule.terms.values()]])
+
+
+def _resampled_terms(fit: Fit, rule: FlopsRule) -> Floats:
+    """Return the terms of a fit's resamples: resamples × variables × coefficient and exponent."""
+    return fit.resampled[:, [[fit.law.parameters.index(name) for name in names] for names in rule.terms.values()]]
+
+
+def _of_a_layer(rule: FlopsRule, terms: Floats, flops: float) -> Floats:
+    """Return `_optimal_logs`; where the best depth is less than one layer, those of one layer."""
+    logs = _optimal_logs(rule, terms, flops)
+    if "depth" in rule.terms:
+        depth = [*rule.terms].index("depth")
+        shallow = logs[:, depth] < 0
+        others = _optimal_logs(rule.without("depth"), np.delete(terms[shallow], depth, axis=1), flops)
+        logs[shallow] = np.insert(others, depth, 0.0, axis=1)
+    return logs
+
+
+def _optimal_logs(rule: FlopsRule, terms: Floats, flops: float) -> Floats:
+    """Return ln xᵢ of least loss at a budget, rows × variables; NaN where a term is zero."""
+    levels, slopes = _optimal_lines(rule, terms)
+    logs = levels + slopes * np.log(flops / rule.factor)
+    return np.where(np.isfinite(logs).all(-1, keepdims=True), logs, np.nan)
+
+
+def _optimal_lines(rule: FlopsRule, terms: Floats) -> tuple[Floats, Floats]:
+    """Return the levels and slopes of ln xᵢ in ln(C/k) at the least Σ aᵢ·xᵢ^−pᵢ with C = k·Π xᵢ^wᵢ, rows × variables.
+
+    There pᵢ·aᵢ·xᵢ^−pᵢ = λ·wᵢ for one λ, so the slope is (1/pᵢ)/Σ(wⱼ/pⱼ). Two powers of one make it β/(α + β) for N.
+    """
+    coefficients, exponents = terms[..., 0], terms[..., 1]
+    powers = np.array([rule.powers[name] for name in rule.terms], dtype=float)
+    others = np.stack([np.delete(exponents, column, axis=-1).prod(-1) for column in range(len(powers))], axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slopes = others / (powers * others).sum(-1, keepdims=True)
+        level = np.log(coefficients * exponents / powers)
+        levels = (level - (powers * slopes * level).sum(-1, keepdims=True)) / exponents
+    return levels, slopes
+
+
+def _interval(fit: Fit, logs: Floats) -> Ends | None:
+    """Return the ends in units of the variable; None where a resample has no optimum, which might lie anywhere."""
+    if not len(logs) or np.isnan(logs).any():
+        return None
+    low, high = fit.interval(logs)
+    return float(np.exp(low)), float(np.exp(high))
 
 
 def _check_sizes(parameters: Floats, flops: Floats) -> None:

@@ -13,8 +13,8 @@ from study.evidence.cells import CellResult, in_words, variant_columns
 from study.evidence.evidence import Evidence
 from study.evidence.paired import Difference, TestedDifference
 from study.laws.estimation import Fit
+from study.laws.frontiers import BestSizes, best_sizes
 from study.laws.law_fits import LawFit, fit_every_count
-from study.laws.optimal_sizes import BestSizes, best_sizes
 
 
 def differences(evidence: Evidence, of_shapes: bool) -> str:

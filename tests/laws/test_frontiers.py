@@ -1,4 +1,7 @@
-"""Every approach to the compute-optimal frontier finds the one that Chinchilla's law has."""
+"""Every approach to the compute-optimal frontier finds the one that Chinchilla's law has.
+
+The best sizes at a budget are where a fitted law is lowest, and their intervals those of its resamples.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,20 @@ from scipy import stats
 from study.base.errors import InputError
 from study.laws.approaches import resample_frontier
 from study.laws.catalogue import LAWS
-from study.laws.estimation import Settings, fit
-from study.laws.frontiers import Frontier, check_split, envelope, hull, iso_flop, iso_flop_groups, parametric
+from study.laws.estimation import Fit, Settings, fit
+from study.laws.frontiers import (
+    BUDGETS,
+    FLOPS_RULES,
+    Frontier,
+    best_sizes,
+    check_split,
+    envelope,
+    hull,
+    iso_flop,
+    iso_flop_groups,
+    optimum,
+    parametric,
+)
 from study.laws.law import Floats
 from study.laws.observations import Observations
 from tests.points import TRUTHS, observed
@@ -433,3 +448,62 @@ def test_runs_of_one_budget_are_split_in_many_ways() -> None:
     parameters = np.geomspace(1e6, 1e8, 30)
     check_split(parameters, 1e15 / parameters)
     check_split(np.repeat(parameters, 2), np.tile([1e8, 2e8], 30))
+
+
+def fit_of(name: str) -> Fit:
+    return fit(LAWS[name], observed(LAWS[name], 60), Settings(bootstrap=60, starts=8))
+
+
+def test_the_best_split_of_chinchillas_law_is_that_of_its_frontier() -> None:
+    fitted = fit_of("chinchilla")
+    frontier = parametric(fitted)
+    for one in best_sizes(fitted):
+        assert one.values["parameters"] == pytest.approx(frontier.parameters(one.flops))
+        assert 6 * one.values["parameters"] * one.values["tokens"] == pytest.approx(one.flops)
+        low, high = one.intervals["parameters"] or (0, 0)
+        assert low < one.values["parameters"] < high
+        split = optimum(frontier, one.flops, one.flops, fitted)
+        assert split.parameters_interval == one.intervals["parameters"]
+        assert (split.parameters, split.tokens) == pytest.approx((one.values["parameters"], one.values["tokens"]))
+
+
+def test_a_resample_without_one_of_its_terms_leaves_the_best_sizes_without_an_interval_and_the_exponent_with_one() -> None:
+    fitted = fit_of("chinchilla")
+    resampled = fitted.resampled.copy()
+    resampled[0, fitted.law.parameters.index("A")] = 0.0
+    fitted = replace(fitted, resampled=resampled)
+    frontier = parametric(fitted)
+    assert optimum(frontier, 1e20, 1e20, fitted).parameters_interval is None
+    assert {one.intervals["parameters"] for one in best_sizes(fitted)} == {None}
+    low, high = frontier.interval or (0, 0)
+    assert low < frontier.exponent < high
+
+
+def test_no_other_width_depth_and_tokens_of_a_budget_have_a_lower_loss() -> None:
+    fitted, rule = fit_of("width-depth-tokens"), FLOPS_RULES["width-depth-tokens"]
+    for one in best_sizes(fitted, (1e19, 1e21)):
+        assert one.values["depth"] > 1
+        assert 72 * one.values["width"] ** 2 * one.values["depth"] * one.values["tokens"] == pytest.approx(one.flops)
+        least = fitted.predict({name: np.array([value]) for name, value in one.values.items()})
+        for more, less in (("width", "depth"), ("depth", "tokens"), ("tokens", "width")):
+            for factor in (0.9, 1.1):
+                moved = dict(one.values)
+                moved[more] *= factor ** (1 / rule.powers[more])
+                moved[less] /= factor ** (1 / rule.powers[less])
+                assert fitted.predict({name: np.array([value]) for name, value in moved.items()}) > least
+
+
+def test_no_encoder_has_less_than_a_layer_and_the_rest_of_the_budget_goes_to_width_and_tokens() -> None:
+    fitted = fit_of("width-depth-tokens")
+    fitted = replace(fitted, estimates=fitted.estimates | {"B": 1e-4})
+    (one,) = best_sizes(fitted, (1e15,))
+    assert one.values["depth"] == 1
+    assert 72 * one.values["width"] ** 2 * one.values["tokens"] == pytest.approx(1e15)
+
+
+def test_a_law_that_is_flat_in_a_size_or_of_other_variables_has_no_best_sizes() -> None:
+    fitted = fit_of("chinchilla")
+    assert [one.flops for one in best_sizes(fitted)] == list(BUDGETS)
+    assert best_sizes(replace(fitted, estimates=fitted.estimates | {"A": 0.0})) == []
+    assert best_sizes(replace(fitted, status="failed")) == []
+    assert best_sizes(fit_of("tokens-floor")) == []
