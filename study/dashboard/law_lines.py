@@ -171,8 +171,7 @@ def law_lines(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
 
 def _targets(library: Library, shot: Snapshot, fitted: LawFit, asked: Mapping[str, str]) -> list[LawTarget]:
     """Return the target that was asked for, else that of the sweep's goal."""
-    from study.plotting.law_figures import targets_of
-    from study.plotting.law_of_sweep import targets_of_goal
+    from study.plotting.law_figures import targets_of, targets_of_goal
 
     if not (at := asked.get("at", "").strip()):
         return targets_of_goal(shot.folder.goal_path(), fitted)

@@ -1,4 +1,4 @@
-"""All figures of a law's fit to a table."""
+"""All figures of a law's fit to a table, and that of the main law of a sweep, up to what its goal asks for."""
 
 from __future__ import annotations
 
@@ -8,19 +8,24 @@ from pathlib import Path
 import pandas as pd
 
 from study.base.errors import InputError
+from study.evidence.evidence import Evidence
 from study.laws.estimation import DEFAULT_SETTINGS, Settings
 from study.laws.forecasting import HELD_OUT
 from study.laws.law_fits import LawFit, fit_table
 from study.laws.multiverse import explore
 from study.laws.predicting import predict_fit, read_targets
 from study.laws.reading import TableQuery
-from study.plotting import answer_by_convention, forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
+from study.plotting import answer_by_convention, compute_optimal, forecast_against_truth, law_fit, loss_by_shape
 from study.plotting.law_fit import LawTarget
 from study.plotting.style import Format, drawable, save_in
+from study.store.sweep_folder import GoalPath
+
+GOAL_COUNT = "parameters_non_embedding"
+"""What a goal counts as parameters."""
 
 FIGURES = {
     "forecast_against_truth": (forecast_against_truth.frame, forecast_against_truth.draw),
-    "iso_flop_valleys": (iso_flop_valleys.frame, iso_flop_valleys.draw),
+    "iso_flop_valleys": (compute_optimal.valleys_of_law, compute_optimal.draw_valleys),
     "loss_by_shape": (loss_by_shape.frame_of_law, loss_by_shape.draw),
 }
 """The other figures of a law's fit by file name; a figure without data is not drawn."""
@@ -56,6 +61,30 @@ def targets_of(fitted: LawFit, at: Sequence[str], place: str = "--at") -> list[L
         return []
     points = read_targets(fitted.fit.law, at, fitted.fit.observations.roles, place)
     return [LawTarget(one.at, one.value, one.low, one.high) for one in predict_fit(fitted, points).points]
+
+
+def frame_of_sweep(evidence: Evidence) -> pd.DataFrame:
+    """Return the data of the fit of a sweep's main law (study.plotting.law_fit); empty without a law.
+
+    Where the goal is a forecast, N is counted as the goal counts it, and the target has the goal's own forecast, which weighs
+    every basin of the law beside its prior, and so has an interval where the constants of this fit have none.
+    """
+    shown = evidence.laws.shown
+    if shown is None:
+        return pd.DataFrame()
+    counted = shown.with_and_without_embeddings.get(GOAL_COUNT)
+    targets = targets_of_goal(evidence.goal, counted) if isinstance(counted, LawFit) else []
+    return law_fit.frame(counted, targets) if isinstance(counted, LawFit) and targets else law_fit.frame(shown)
+
+
+def targets_of_goal(goal: GoalPath | None, fitted: LawFit) -> list[LawTarget]:
+    """Return what a goal forecasts, if the law reads what the goal names, as it counts that; empty while runs are too few."""
+    if goal is None or goal.forecast is None or goal.target_parameters is None or goal.target_tokens is None:
+        return []
+    at = {"parameters": goal.target_parameters, "tokens": goal.target_tokens}
+    if {*fitted.fit.law.variables} != {*at} or fitted.fit.observations.roles.get("parameters") != GOAL_COUNT:
+        return []
+    return [LawTarget(at, *goal.forecast, by="by the sweep's goal")]
 
 
 def _exponents(fitted: LawFit) -> pd.DataFrame:

@@ -12,39 +12,47 @@ from matplotlib.figure import Figure
 from study.evidence.evidence import Evidence
 from study.laws.law_fits import LawFit
 from study.plotting import (
+    compute_optimal,
     forecast_against_truth,
-    iso_flop_valleys,
-    law_of_sweep,
+    law_figures,
+    law_fit,
     learning_rate,
-    loss_against_flops,
-    loss_against_parameters,
     loss_by_shape,
     loss_curves,
     paired_differences,
     parameters_loss_score,
     path_to_goal,
-    score_against_flops,
     score_against_loss,
-    score_against_parameters,
     what_doubling_adds,
 )
+from study.plotting.loss_against_count import LossAgainstFlops, LossAgainstParameters
 from study.plotting.loss_by_size import LossBySize
+from study.plotting.score_against_count import ScoreAgainst
+
+Frame = Callable[[Evidence], pd.DataFrame]
 
 
 @dataclass(frozen=True)
 class LawFigure:
-    """A figure of a sweep's main law: `data_of` gives the data of a law's fit."""
+    """A figure of a sweep's laws: its data of the evidence, and its drawing."""
 
-    data_of: Callable[[LawFit], pd.DataFrame]
+    frame: Frame
     draw: Callable[[pd.DataFrame], Figure]
 
-    def frame(self, evidence: Evidence) -> pd.DataFrame:
-        """Return the figure's data, empty without a law."""
+
+def _of_main_law(data_of: Callable[[LawFit], pd.DataFrame]) -> Frame:
+    """Return what gives a figure's data of the fit of a sweep's main law, empty without a law."""
+
+    def frame(evidence: Evidence) -> pd.DataFrame:
         shown = evidence.laws.shown
-        return pd.DataFrame() if shown is None else self.data_of(shown)
+        return pd.DataFrame() if shown is None else data_of(shown)
+
+    return frame
 
 
-FIGURES: dict[str, tuple[ModuleType | LawFigure | LossBySize, str]] = {
+FigureOfAnswer = ModuleType | LawFigure | LossAgainstFlops | LossAgainstParameters | LossBySize | ScoreAgainst
+
+FIGURES: dict[str, tuple[FigureOfAnswer, str]] = {
     "path_to_goal": (path_to_goal, "The path to the goal: half the interval against FLOPs spent, and the runs chosen"),
     "loss_by_depth": (LossBySize("depth"), "Final validation loss against depth, one line a size"),
     "loss_by_heads": (LossBySize("heads"), "Final validation loss against the number of heads, one line a shape"),
@@ -56,24 +64,27 @@ FIGURES: dict[str, tuple[ModuleType | LawFigure | LossBySize, str]] = {
     "what_doubling_adds": (what_doubling_adds, "Parameters that doubling one size adds"),
     "learning_rate": (learning_rate, "Loss against learning rate, and the rates chosen"),
     "loss_curves": (loss_curves, "Loss curves of the chosen runs"),
-    "loss_against_flops": (loss_against_flops, "Final loss against training FLOPs"),
-    "loss_against_parameters": (loss_against_parameters, "Final loss against all parameters, with the Pareto front"),
+    "loss_against_flops": (LossAgainstFlops(), "Final loss against training FLOPs"),
+    "loss_against_parameters": (LossAgainstParameters(), "Final loss against all parameters, with the Pareto front"),
     "loss_by_shape": (loss_by_shape, "Loss over depth and width, with contours of equal parameters"),
-    "law_fit": (law_of_sweep, "The law of the loss, its interval, what was forecast, and residuals"),
+    "law_fit": (
+        LawFigure(law_figures.frame_of_sweep, law_fit.draw),
+        "The law of the loss, its interval, what was forecast, and residuals",
+    ),
     "forecast_against_truth": (
-        LawFigure(forecast_against_truth.frame, forecast_against_truth.draw),
+        LawFigure(_of_main_law(forecast_against_truth.frame), forecast_against_truth.draw),
         "What the law, fitted to the smaller runs, says of the largest",
     ),
     "iso_flop_valleys": (
-        LawFigure(iso_flop_valleys.frame, iso_flop_valleys.draw),
+        LawFigure(_of_main_law(compute_optimal.valleys_of_law), compute_optimal.draw_valleys),
         "Loss against parameters at each training budget, with the minima",
     ),
     "parameters_loss_score": (parameters_loss_score, "From parameters to loss to score, averaged over tasks"),
     "score_against_loss": (score_against_loss, "Downstream score against loss, with the law from one to the other"),
     "score_against_parameters": (
-        score_against_parameters,
+        ScoreAgainst("parameters"),
         "Downstream score against parameters, beside published ones",
     ),
-    "score_against_flops": (score_against_flops, "Downstream score against FLOPs of pre-training"),
+    "score_against_flops": (ScoreAgainst("train_flops"), "Downstream score against FLOPs of pre-training"),
 }
 """The figures of an answer in order: the object with `frame(evidence)` and `draw(data)`, and what it draws."""

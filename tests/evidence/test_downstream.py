@@ -24,14 +24,15 @@ from study.counting.named_models import find
 from study.counting.parameters import parameters
 from study.evidence.downstream import TaskScores, between, downstream, noises_over_tasks, observed
 from study.evidence.evidence import Evidence, gather
-from study.evidence.ledgers import COUNTS, LEDGER_FLOPS, LEDGER_PARAMETERS, LOSS, LOSS_PER_BYTE
+from study.evidence.ledgers import COUNTS, LEDGER_PARAMETERS, LOSS, LOSS_PER_BYTE
 from study.evidence.score_points import published_scores, score_points
 from study.evidence.score_trends import orders, p_value_of, rank_interval, trend
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Fit, Settings, fit
 from study.laws.forecasting import Forecast
 from study.laws.observations import Observations
-from study.plotting import score_against_flops, score_against_loss, score_against_parameters
+from study.plotting import score_against_loss
+from study.plotting.score_against_count import ScoreAgainst
 from study.plotting.style import MARKERS, title_of
 from study.report.answer import Answer, report
 from study.report.figures import FIGURES
@@ -43,6 +44,8 @@ from tests.synthetic import add_run, depth_or_width, in_setting, run_config, swe
 from tests.synthetic_scores import FINGERPRINT, TASKS, ScoreLaw, add_score, add_scores
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
+
+AGAINST_PARAMETERS, AGAINST_FLOPS = ScoreAgainst("parameters"), ScoreAgainst("train_flops")
 
 
 @pytest.fixture(scope="module")
@@ -595,16 +598,16 @@ def test_figures_show_points_laws_and_published_scores(evidence: Evidence) -> No
     law = by_loss[(by_loss["kind"] == "law") & (by_loss["task"] == "sst2")].sort_values("x")
     assert (law["score"].diff().dropna() < 0).all()
     assert ((law["low"] <= law["score"] + 1e-6) & (law["score"] <= law["high"] + 1e-6)).mean() > 0.9
-    by_size = score_against_parameters.frame(evidence)
+    by_size = AGAINST_PARAMETERS.frame(evidence)
     published = by_size[by_size["kind"] == "published"]
     assert set(published["task"]) == {"sst2", "cola", "rte"}
     bert = published[(published["task"] == "sst2") & (published["family"] == "BERT")]
     assert list(bert["score"]) == [0.832, 0.859, 0.897, 0.896, 0.935, 0.949], "the miniatures, Base and Large on the test set"
     assert set(bert["split"]) == {"test"}
-    (legend,) = score_against_parameters.draw(by_size).legends
+    (legend,) = AGAINST_PARAMETERS.draw(by_size).legends
     named = {text.get_text() for text in legend.get_texts()}
     assert {f"published: {family}" for family in ("BERT, test", "DistilBERT, dev", "ALBERT, dev", "ELECTRA, dev")} <= named
-    flops = score_against_flops.frame(evidence)
+    flops = AGAINST_FLOPS.frame(evidence)
     assert set(flops["train_flops"]) == set(evidence.ledger["train_flops"])
     for _, task in flops.groupby("task"):
         assert task["x"].nunique() == len(task), "side by side where FLOPs are near"
@@ -650,10 +653,8 @@ def test_scores_of_losses_that_do_not_compare_have_panels_of_their_own(evidence:
 def test_scores_stand_at_the_loss_or_the_count_of_the_ledger_that_is_chosen(evidence: Evidence, count: str) -> None:
     if count == "loss_nats":
         data, draw = score_against_loss.frame(evidence), score_against_loss.draw
-    elif count in LEDGER_FLOPS:
-        data, draw = score_against_flops.frame(evidence, count), score_against_flops.draw
     else:
-        data, draw = score_against_parameters.frame(evidence, count), score_against_parameters.draw
+        data, draw = ScoreAgainst(count).frame(evidence), ScoreAgainst(count).draw
     points = data[(data["kind"] == "measured") & (data["task"] == "sst2")]
     known = evidence.ledger.groupby("cell")[count].mean()[points["cell"]]
     np.testing.assert_allclose(points["x"].astype(float), known.astype(float), rtol=0.05)
@@ -662,7 +663,7 @@ def test_scores_stand_at_the_loss_or_the_count_of_the_ledger_that_is_chosen(evid
 
 @pytest.mark.parametrize("count", LEDGER_PARAMETERS)
 def test_published_models_stand_at_their_size_in_the_count_that_is_chosen(evidence: Evidence, count: str) -> None:
-    data = score_against_parameters.frame(evidence, count)
+    data = ScoreAgainst(count).frame(evidence)
     published = data[(data["kind"] == "published") & (data["task"] == "sst2")].set_index("label")
     tiny = find("bert-tiny")
     assert tiny is not None
@@ -696,16 +697,16 @@ def test_the_key_of_a_law_names_its_interval_where_one_is_drawn(evidence: Eviden
 
 def test_what_was_not_trained_has_no_place_on_an_axis_of_flops(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = pd.DataFrame({"task": "trec", "x": [0.0, 1e9], "score": [0.5, 0.6]})
-    monkeypatch.setattr(score_against_flops, "measured", lambda *_: scores)
-    assert score_against_flops.frame(Mock())["score"].tolist() == [0.6]
+    monkeypatch.setattr("study.plotting.score_against_count.measured", lambda *_: scores)
+    assert AGAINST_FLOPS.frame(Mock())["score"].tolist() == [0.6]
 
 
 @pytest.mark.parametrize(
     "figure",
     [
         pytest.param(score_against_loss, marks=pytest.mark.slow),
-        pytest.param(score_against_parameters, marks=pytest.mark.slow),
-        score_against_flops,
+        pytest.param(AGAINST_PARAMETERS, marks=pytest.mark.slow),
+        AGAINST_FLOPS,
     ],
 )
 def test_scores_of_settings_and_of_widths_of_one_depth_look_apart(tmp_path: Path, figure: Any) -> None:
@@ -734,11 +735,11 @@ def test_budgets_of_one_shape_stand_side_by_side_and_the_larger_one_is_the_large
     folder = depth_or_width(tmp_path / "s", seeds=1, rates=(4e-3,), budgets=(2e6, 1e6), shapes=((1, 64), (1, 128)))
     folder.write_ledger()
     add_scores(folder, {"sst2": TASKS["sst2"]}, seeds=1)
-    data = score_against_parameters.frame(gather(folder))
+    data = AGAINST_PARAMETERS.frame(gather(folder))
     scores = data[data["kind"] == "measured"]
     assert scores["x"].nunique() == len(scores) == 4
     np.testing.assert_allclose(scores["x"].astype(float), scores["parameters"].astype(float), rtol=0.05)
-    drawn = score_against_parameters.draw(data)
+    drawn = AGAINST_PARAMETERS.draw(data)
     (panel,) = drawn.axes
     assert panel.get_xlabel() == "parameters; near ones side by side"
     low, high = panel.get_xlim()
@@ -752,8 +753,8 @@ def test_budgets_of_one_shape_stand_side_by_side_and_the_larger_one_is_the_large
 
 @pytest.mark.slow
 def test_published_models_are_shown_beside_encoders_of_much_smaller_sizes_in_every_panel(evidence: Evidence) -> None:
-    data = score_against_parameters.frame(evidence)
-    for panel in score_against_parameters.draw(data).axes:
+    data = AGAINST_PARAMETERS.frame(evidence)
+    for panel in AGAINST_PARAMETERS.draw(data).axes:
         low, high = panel.get_xlim()
         assert low < data["x"].min() < data["x"].max() < high
         highest = max(drawn.get_zorder() for drawn in panel.get_lines())
@@ -761,9 +762,9 @@ def test_published_models_are_shown_beside_encoders_of_much_smaller_sizes_in_eve
 
 
 def test_what_a_forecast_holds_out_has_a_ring_whatever_its_face(evidence: Evidence) -> None:
-    data = score_against_flops.frame(evidence)
+    data = AGAINST_FLOPS.frame(evidence)
     one = data[data["task"] == "sst2"]
-    (panel,) = score_against_flops.draw(one).axes
+    (panel,) = AGAINST_FLOPS.draw(one).axes
     held = one[one["forecast"].astype(bool)]
     assert len(held)
     (rings,) = [line for line in panel.get_lines() if line.get_markersize() >= 10]
@@ -774,8 +775,8 @@ def test_what_a_forecast_holds_out_has_a_ring_whatever_its_face(evidence: Eviden
     "figure",
     [
         pytest.param(score_against_loss, marks=pytest.mark.slow),
-        pytest.param(score_against_parameters, marks=pytest.mark.slow),
-        score_against_flops,
+        pytest.param(AGAINST_PARAMETERS, marks=pytest.mark.slow),
+        AGAINST_FLOPS,
     ],
 )
 def test_the_title_and_legend_of_one_task_fit_the_figure(tmp_path: Path, figure: Any) -> None:
@@ -833,17 +834,17 @@ def test_bars_of_scores_hold_the_scatter_between_seeds_of_pre_training(tmp_path:
     folder = depth_or_width(tmp_path / "one", seeds=2, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92)))
     folder.write_ledger()
     add_scores(folder, {"sst2": TASKS["sst2"]}, seeds=1)
-    data = score_against_flops.frame(gather(folder))
-    title = title_of(score_against_flops.draw(data)).replace("\n", " ")
+    data = AGAINST_FLOPS.frame(gather(folder))
+    title = title_of(AGAINST_FLOPS.draw(data)).replace("\n", " ")
     assert title.endswith("bars: 95% over seeds and examples")
 
 
 @pytest.mark.slow
 def test_the_title_says_what_the_bars_of_scores_are_over(evidence: Evidence) -> None:
-    data = score_against_flops.frame(evidence)
-    assert "over examples, and seeds where" in title_of(score_against_flops.draw(data)).replace("\n", " ")
+    data = AGAINST_FLOPS.frame(evidence)
+    assert "over examples, and seeds where" in title_of(AGAINST_FLOPS.draw(data)).replace("\n", " ")
     seeded = data[data["task"] != "blimp"]
-    drawn = score_against_flops.draw(seeded)
+    drawn = AGAINST_FLOPS.draw(seeded)
     assert title_of(drawn).endswith("bars: 95% over seeds and examples")
     assert any("forecast" in text.get_text() for text in drawn.legends[0].get_texts())
 

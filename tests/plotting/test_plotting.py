@@ -8,7 +8,6 @@ import re
 from dataclasses import replace
 from itertools import combinations, pairwise, product
 from pathlib import Path
-from types import ModuleType
 from typing import Literal
 from unittest.mock import Mock
 from xml.etree import ElementTree
@@ -27,8 +26,6 @@ from study.evidence.families import families_of
 from study.evidence.ledgers import COUNTS, LEDGER_FLOPS, LEDGER_PARAMETERS, LOSS, LOSS_PER_BYTE
 from study.plotting import (
     learning_rate,
-    loss_against_flops,
-    loss_against_parameters,
     loss_by_shape,
     loss_curves,
     paired_differences,
@@ -36,6 +33,7 @@ from study.plotting import (
     what_doubling_adds,
 )
 from study.plotting.lines import line_styles, lines, of_cell
+from study.plotting.loss_against_count import LossAgainstFlops, LossAgainstParameters
 from study.plotting.loss_by_size import LossBySize
 from study.plotting.style import (
     SIDE_BY_SIDE,
@@ -52,7 +50,7 @@ from study.plotting.style import (
     title_of,
 )
 from study.report.answer import report
-from study.report.figures import FIGURES
+from study.report.figures import FIGURES, FigureOfAnswer
 from study.store.sweep_folder import ChosenRun, GoalLook
 from tests.synthetic import (
     SWEEP,
@@ -68,6 +66,7 @@ from tests.synthetic import (
 )
 
 BY_DEPTH = LossBySize("depth")
+AGAINST_FLOPS, AGAINST_PARAMETERS = LossAgainstFlops(), LossAgainstParameters()
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +264,7 @@ def test_budgets_that_are_nearly_the_same_stay_apart_in_every_figure(tmp_path: P
         monkeypatch.setattr("study.evidence.evidence.MOST_PANELS", most)
         assert learning_rate.frame(evidence)["cell"].nunique() == len(evidence.cells) == 6
         assert loss_curves.frame(evidence)["run_id"].nunique() == sum(len(cell.runs) for cell in evidence.cells)
-    shapes, parameters = loss_by_shape.frame(evidence), loss_against_parameters.frame(evidence)
+    shapes, parameters = loss_by_shape.frame(evidence), AGAINST_PARAMETERS.frame(evidence)
     for data in (shapes[shapes["kind"] == "cell"], parameters, LossBySize("depth").frame(evidence).drop_duplicates("cell")):
         assert data["panel"].value_counts().to_dict() == {"1M tokens": 3, "1.04M tokens": 3}
 
@@ -332,8 +331,8 @@ def test_a_line_does_not_name_what_its_panel_does() -> None:
     assert [*of_ffn] == [f"ffn {ffn}, {norm}" for ffn, norm in zip((256, 512, 256), unlike, strict=True)]
 
 
-@pytest.mark.parametrize("figure", [learning_rate, loss_curves, loss_against_parameters, loss_against_flops])
-def test_settings_of_one_shape_look_apart(figure: ModuleType, tmp_path: Path) -> None:
+@pytest.mark.parametrize("figure", [learning_rate, loss_curves, AGAINST_PARAMETERS, AGAINST_FLOPS])
+def test_settings_of_one_shape_look_apart(figure: FigureOfAnswer, tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
     for norm, rate in product(("post", "pre"), (1e-3, 2e-3)):
         add_run(folder, in_setting(run_config(1, 64, rate), norm=norm))
@@ -352,13 +351,13 @@ def test_settings_of_one_shape_look_apart(figure: ModuleType, tmp_path: Path) ->
     [
         learning_rate,
         pytest.param(loss_curves, marks=pytest.mark.slow),
-        loss_against_parameters,
-        pytest.param(loss_against_flops, marks=pytest.mark.slow),
+        AGAINST_PARAMETERS,
+        pytest.param(AGAINST_FLOPS, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("sizes", [{"heads": (1, 2, 4, 8, 16)}, {"ffn": (64, 128, 256)}], ids=["heads", "ffn"])
 def test_shapes_that_differ_only_in_heads_or_ffn_look_apart_and_are_named(
-    figure: ModuleType, sizes: dict[str, tuple[int, ...]], tmp_path: Path
+    figure: FigureOfAnswer, sizes: dict[str, tuple[int, ...]], tmp_path: Path
 ) -> None:
     folder = sweep_folder(tmp_path / "s")
     ((size, values),) = sizes.items()
@@ -379,18 +378,18 @@ def test_loss_against_parameters_has_a_panel_a_budget_where_equal_parameters_sta
         add_run(folder, reshaped(run_config(1, 64, tokens=tokens), heads=heads))
     add_run(folder, run_config(2, 64, tokens=1e6))
     folder.write_ledger()
-    data = loss_against_parameters.frame(gather(folder))
+    data = AGAINST_PARAMETERS.frame(gather(folder))
     assert list(dict.fromkeys(data["panel"])) == ["1M tokens", "2M tokens"]
     np.testing.assert_allclose(data["place"], data["parameters"], rtol=0.05)
     for _, alike in data.groupby(["panel", "parameters"]):
         assert alike["place"].nunique() == len(alike)
         assert np.log(alike["place"]).mean() == pytest.approx(np.log(alike["parameters"]).mean())
-    figure = loss_against_parameters.draw(data)
+    figure = AGAINST_PARAMETERS.draw(data)
     assert [axes.get_title() for axes in figure.axes] == ["1M tokens", "2M tokens"]
     assert all("side by side" in axes.get_xlabel() for axes in figure.axes)
     apart = data[(data["heads"] == 2) & (data["panel"] == "1M tokens")]
     assert "front" in str([text.get_text() for text in figure.legends[0].get_texts()])
-    alone = loss_against_parameters.draw(apart.assign(place=apart["parameters"]))
+    alone = AGAINST_PARAMETERS.draw(apart.assign(place=apart["parameters"]))
     assert "side by side" not in alone.axes[0].get_xlabel()
     assert "front" not in str([text.get_text() for text in alone.legends[0].get_texts()])
 
@@ -402,21 +401,21 @@ def test_bars_at_equal_or_near_flops_stand_side_by_side_and_others_where_they_be
     for width in (66, 256):
         add_run(folder, run_config(1, width))
     folder.write_ledger()
-    data = loss_against_flops.frame(gather(folder)).sort_values("train_flops")
+    data = AGAINST_FLOPS.frame(gather(folder)).sort_values("train_flops")
     assert data["train_flops"].nunique() == 3, "heads change no FLOPs"
     gaps = np.diff(np.log(data["place"]))
     np.testing.assert_allclose(gaps[:3], gaps[0])
     assert gaps[0] > 0.01 * np.log(data["place"].max() / data["place"].min())
     assert data["place"].iloc[-1] == data["train_flops"].iloc[-1]
     np.testing.assert_allclose(np.log(data["place"]).sum(), np.log(data["train_flops"]).sum())
-    (panel,) = loss_against_flops.draw(data).axes
+    (panel,) = AGAINST_FLOPS.draw(data).axes
     assert panel.get_xlabel() == COUNTS["train_flops"] + SIDE_BY_SIDE
     shown = {x for line in panel.get_lines() for x in np.asarray(line.get_xdata()).tolist()}
     assert shown >= {*data["place"]}
 
 
-@pytest.mark.parametrize("figure", [loss_against_flops, loss_against_parameters])
-def test_a_single_cell_stands_in_the_middle_of_a_factor_of_two(figure: ModuleType, tmp_path: Path) -> None:
+@pytest.mark.parametrize("figure", [AGAINST_FLOPS, AGAINST_PARAMETERS])
+def test_a_single_cell_stands_in_the_middle_of_a_factor_of_two(figure: FigureOfAnswer, tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
     add_run(folder, run_config(1, 64))
     folder.write_ledger()
@@ -425,17 +424,15 @@ def test_a_single_cell_stands_in_the_middle_of_a_factor_of_two(figure: ModuleTyp
     (cell,) = evidence.cells
     low, high = drawn.axes[0].get_xlim()
     assert high / low == pytest.approx(2)
-    place = cell.train_flops if figure is loss_against_flops else cell.parameters
+    place = cell.train_flops if figure is AGAINST_FLOPS else cell.parameters
     assert np.sqrt(low * high) == pytest.approx(place, rel=0.01)
     note = title_of(drawn).replace("\n", " ")
     assert note.endswith(f"; 1 cell, 1 run; no seed replicates, so no intervals; unigram entropy {UNIGRAM:.2f}, above the axis")
     assert not [text for text in drawn.axes[0].texts if "unigram" in text.get_text()], "nothing covers what is drawn"
 
 
-@pytest.mark.parametrize("figure", [BY_DEPTH, loss_against_flops, loss_against_parameters])
-def test_a_bar_of_one_degree_of_freedom_does_not_flatten_the_points(
-    figure: LossBySize | ModuleType, evidence: Evidence
-) -> None:
+@pytest.mark.parametrize("figure", [BY_DEPTH, AGAINST_FLOPS, AGAINST_PARAMETERS])
+def test_a_bar_of_one_degree_of_freedom_does_not_flatten_the_points(figure: FigureOfAnswer, evidence: Evidence) -> None:
     data = figure.frame(evidence)
     assert "longer than the axis" not in title_of(figure.draw(data))
     long = data.assign(**dict.fromkeys(data.columns.intersection(["half_nats", "high_nats", "top_nats"]), 30.0))
@@ -451,8 +448,8 @@ def test_a_bar_of_one_degree_of_freedom_does_not_flatten_the_points(
     assert all(low < label.xy[1] < high for label in labels if isinstance(label, Annotation))
 
 
-@pytest.mark.parametrize("figure", [BY_DEPTH, loss_against_parameters])
-def test_figures_of_what_was_not_trained_do_not_ask_for_seeds(figure: LossBySize | ModuleType, tmp_path: Path) -> None:
+@pytest.mark.parametrize("figure", [BY_DEPTH, AGAINST_PARAMETERS])
+def test_figures_of_what_was_not_trained_do_not_ask_for_seeds(figure: FigureOfAnswer, tmp_path: Path) -> None:
     class AsItIs(Law):
         def loss(self, config: RunConfig) -> float:
             return 5.0 - 0.1 * config.architecture.depth
@@ -473,7 +470,7 @@ def test_settings_of_a_budget_come_as_the_sweep_lists_them(tmp_path: Path) -> No
     folder.write_ledger()
     evidence = gather(folder)
     assert len({cell.tokens for cell in evidence.cells}) > 2, "whole steps of larger batches are other numbers of tokens"
-    for figure in (loss_curves, loss_against_flops, loss_against_parameters):
+    for figure in (loss_curves, AGAINST_FLOPS, AGAINST_PARAMETERS):
         data = figure.frame(evidence)
         assert [*line_styles(data)] == [f"depth 1, batch_tokens={batch}" for batch in batches]
 
@@ -683,9 +680,9 @@ def test_doubling_names_what_is_unlike_bert(tmp_path: Path) -> None:
 
 
 def test_flops_and_front_are_those_of_the_cells(evidence: Evidence) -> None:
-    flops = loss_against_flops.frame(evidence)
+    flops = AGAINST_FLOPS.frame(evidence)
     assert sorted(flops["train_flops"]) == sorted(cell.train_flops for cell in evidence.cells)
-    sizes = loss_against_parameters.frame(evidence)
+    sizes = AGAINST_PARAMETERS.frame(evidence)
     for _, budget in sizes.groupby("panel"):
         front = budget[budget["on_front"]]
         for cell in budget.to_dict("records"):
@@ -693,11 +690,11 @@ def test_flops_and_front_are_those_of_the_cells(evidence: Evidence) -> None:
             assert beaten.any()
 
 
-_OF_LOSSES = (loss_curves, loss_against_flops, loss_against_parameters, loss_by_shape, BY_DEPTH, learning_rate)
+_OF_LOSSES = (loss_curves, AGAINST_FLOPS, AGAINST_PARAMETERS, loss_by_shape, BY_DEPTH, learning_rate)
 
 
 @pytest.mark.parametrize("figure", _OF_LOSSES)
-def test_losses_that_do_not_compare_share_no_axis_and_have_no_winner(figure: LossBySize | ModuleType, tmp_path: Path) -> None:
+def test_losses_that_do_not_compare_share_no_axis_and_have_no_winner(figure: FigureOfAnswer, tmp_path: Path) -> None:
     values = SWEEP | {"vary": {"recipe.objective": ["mlm", "rtd"]}}
     folder = sweep_folder(tmp_path / "sweep", values)
     for objective, (depth, width), rate in product(("mlm", "rtd"), ((1, 128), (2, 92)), (2e-3, 3e-3)):
@@ -727,7 +724,7 @@ def test_losses_of_several_tokenisers_are_in_bits_per_byte_or_have_panels_of_the
     )
     actual = replace(actual, cells=cells, families=families_of(cells))
     best = min(cells, key=lambda cell: float(cell.losses.mean()))
-    for figure in (loss_against_flops, loss_against_parameters):
+    for figure in (AGAINST_FLOPS, AGAINST_PARAMETERS):
         drawn = figure.draw(figure.frame(actual))
         assert f"{best.bits_per_masked_byte:.3f} bits per byte" in title_of(drawn)
         assert drawn.axes[0].get_ylabel().replace("\n", " ") == LOSS_PER_BYTE
@@ -739,7 +736,7 @@ def test_losses_of_several_tokenisers_are_in_bits_per_byte_or_have_panels_of_the
 
 
 def test_axes_name_unit_and_convention(evidence: Evidence) -> None:
-    figure = loss_against_flops.draw(loss_against_flops.frame(evidence))
+    figure = AGAINST_FLOPS.draw(AGAINST_FLOPS.frame(evidence))
     assert figure.axes[0].get_xlabel() == COUNTS["train_flops"] + SIDE_BY_SIDE
     assert figure.axes[0].get_ylabel() == LOSS
     assert "24 runs" in title_of(figure)
@@ -747,18 +744,20 @@ def test_axes_name_unit_and_convention(evidence: Evidence) -> None:
 
 @pytest.mark.parametrize("count", LEDGER_PARAMETERS)
 def test_loss_stands_at_its_size_in_any_count_which_the_axis_names(evidence: Evidence, count: str) -> None:
-    data = loss_against_parameters.frame(evidence, count)
+    shown = LossAgainstParameters(count)
+    data = shown.frame(evidence)
     assert sorted(data[count]) == sorted(getattr(cell, count) for cell in evidence.cells)
-    figure = loss_against_parameters.draw(data)
+    figure = shown.draw(data)
     names = " ".join(axes.get_xlabel() for axes in figure.axes).replace("\n", " ")
     assert COUNTS[count] in names
 
 
 @pytest.mark.parametrize("count", LEDGER_FLOPS)
 def test_loss_stands_at_its_flops_in_any_count_which_the_axis_names(evidence: Evidence, count: str) -> None:
-    data = loss_against_flops.frame(evidence, count)
+    shown = LossAgainstFlops(count)
+    data = shown.frame(evidence)
     assert set(data[count]) == set(evidence.used[count])
-    (panel,) = loss_against_flops.draw(data).axes
+    (panel,) = shown.draw(data).axes
     assert panel.get_xlabel().replace("\n", " ") == COUNTS[count] + SIDE_BY_SIDE
 
 
@@ -769,7 +768,7 @@ def test_the_front_is_that_of_the_count_on_the_axis(tmp_path: Path) -> None:
     folder.write_ledger()
     evidence = gather(folder)
     for count, beaten in (("parameters", []), ("parameters_non_embedding", [6])):
-        data = loss_against_parameters.frame(evidence, count)
+        data = LossAgainstParameters(count).frame(evidence)
         assert data.loc[~data["on_front"], "depth"].tolist() == beaten
 
 
@@ -788,7 +787,7 @@ OF_OTHER_LEDGERS = {
     ids=["depth", "pairs", "curves"],
 )
 def test_figures_are_as_wide_as_their_style_and_keep_their_words_inside(
-    evidence: Evidence, figure: LossBySize | ModuleType, style: StyleName
+    evidence: Evidence, figure: FigureOfAnswer, style: StyleName
 ) -> None:
     with drawn_as(style):
         drawn = figure.draw(figure.frame(evidence))
@@ -820,9 +819,7 @@ def test_titles_state_what_is_found(evidence: Evidence) -> None:
     assert first.startswith(f"{(pairs['status'] == 'decided').sum()} of 12 pairs differ significantly: ")
     assert f"shallower better in {((pairs['status'] == 'decided') & (pairs['estimate_nats'] > 0)).sum()}" in first
     best = min(evidence.cells, key=lambda cell: cell.loss_nats or np.inf)
-    assert title_of(loss_against_flops.draw(loss_against_flops.frame(evidence))).startswith(
-        f"Lowest loss: {best.loss_nats:.3f}"
-    )
+    assert title_of(AGAINST_FLOPS.draw(AGAINST_FLOPS.frame(evidence))).startswith(f"Lowest loss: {best.loss_nats:.3f}")
 
 
 @pytest.mark.parametrize("style", ["page", "paper"])
@@ -910,10 +907,10 @@ def test_same_ledger_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_a_file_is_drawn_once_and_holds_what_savefig_would_write(
     evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, plain = loss_against_flops.frame(evidence), io.BytesIO()
+    data, plain = AGAINST_FLOPS.frame(evidence), io.BytesIO()
     with theme():
-        loss_against_flops.draw(data).savefig(plain, format="png", metadata={"Software": None})
-    figure, draw = loss_against_flops.draw(data), Mock(wraps=Figure.draw)
+        AGAINST_FLOPS.draw(data).savefig(plain, format="png", metadata={"Software": None})
+    figure, draw = AGAINST_FLOPS.draw(data), Mock(wraps=Figure.draw)
     monkeypatch.setattr(Figure, "draw", lambda *arguments: draw(*arguments))
     png, _ = save_in(figure, tmp_path, "flops", ["png"])
     assert png.read_bytes() == plain.getvalue()
@@ -921,13 +918,13 @@ def test_a_file_is_drawn_once_and_holds_what_savefig_would_write(
 
 
 def test_the_format_csv_is_the_data_of_a_figure_and_goes_with_it(evidence: Evidence, tmp_path: Path) -> None:
-    data = drawable(loss_against_flops.frame(evidence))
-    files = save_in(loss_against_flops.draw(data), tmp_path, "flops", ["csv"], data)
+    data = drawable(AGAINST_FLOPS.frame(evidence))
+    files = save_in(AGAINST_FLOPS.draw(data), tmp_path, "flops", ["csv"], data)
     assert [file.name for file in files] == ["flops.csv", "flops.svg"]
     read = pd.read_csv(tmp_path / "flops.csv", keep_default_na=False)
     assert read["loss_nats"].tolist() == data["loss_nats"].tolist()
     assert read["line"].tolist() == data["line"].tolist()
-    save_in(loss_against_flops.draw(data), tmp_path, "flops", data=data)
+    save_in(AGAINST_FLOPS.draw(data), tmp_path, "flops", data=data)
     assert [file.name for file in tmp_path.iterdir()] == ["flops.svg"]
 
 

@@ -31,8 +31,8 @@ from study.laws.observations import Observations
 from study.laws.predicting import fit_to_dict, predict
 from study.laws.reading import TableQuery
 from study.laws.tables import RunTable
-from study.plotting import compute_optimal, forecast_against_truth, iso_flop_valleys, law_fit, law_of_sweep, loss_by_shape
-from study.plotting.law_figures import _exponents, draw_all, targets_of
+from study.plotting import compute_optimal, forecast_against_truth, law_fit, loss_by_shape
+from study.plotting.law_figures import _exponents, draw_all, frame_of_sweep, targets_of
 from study.plotting.style import finding_of, log_ticks, panels, save_in, theme, title_of
 from tests.laws.test_frontiers import best, iso_flop_runs
 from tests.synthetic import SHAPES, add_run, depth_or_width, goal_path, reshaped, run_config, sweep_folder, with_found
@@ -191,7 +191,7 @@ def test_the_law_of_a_sweep_leads_to_what_its_goal_forecasts(tmp_path: Path) -> 
     )
     folder.write_ledger()
     evidence = with_found(gather(folder), goal=goal_path())
-    data = law_of_sweep.frame(evidence)
+    data = frame_of_sweep(evidence)
     stars = data[data["kind"] == "target"].set_index("variable")
     assert stars["size"].to_dict() == {"parameters": 4e6, "tokens": 4e7}, "the budget is a column, which a goal does not name"
     assert stars["axis"].isna().all()
@@ -200,7 +200,7 @@ def test_the_law_of_a_sweep_leads_to_what_its_goal_forecasts(tmp_path: Path) -> 
     np.testing.assert_allclose(stars[["low", "high"]], 3 * np.exp([[-0.04, 0.04]] * 2))
     assert stars["row"].str.endswith("by the sweep's goal").all()
     for other in (None, goal_path(forecast_nats=None), goal_path(looks=())):
-        plain = law_of_sweep.frame(with_found(evidence, goal=other))
+        plain = frame_of_sweep(with_found(evidence, goal=other))
         assert "target" not in set(plain["kind"])
         assert "parameters" in set(plain["axis"])
 
@@ -327,7 +327,7 @@ def test_a_line_that_hardly_anything_tells_says_so_and_what_is_refused_is_not_dr
 def test_valleys_have_their_minima_where_the_law_has_them() -> None:
     parameters, flops, loss = iso_flop_runs()
     points = Observations.of({"parameters": parameters, "flops": flops}, loss)
-    data = iso_flop_valleys.valleys(points)
+    data = compute_optimal.valleys(points)
     minima = data[data["kind"] == "minimum"]
     assert (data["kind"] == "run").sum() == 63
     np.testing.assert_allclose(minima["parameters"], best(minima["flops"].to_numpy()), rtol=0.1)
@@ -339,9 +339,9 @@ def test_valleys_name_their_budgets_and_say_why_one_has_no_star() -> None:
     smallest, largest = flops == budgets[0], flops == budgets[-1]
     kept = ~(smallest & (parameters < 1.2 * best(flops))) & ~(largest & (parameters > 0.8 * best(flops)))
     points = Observations.of({"parameters": parameters[kept], "flops": flops[kept]}, loss[kept])
-    data = iso_flop_valleys.valleys(points)
+    data = compute_optimal.valleys(points)
     assert (data["kind"] == "minimum").sum() == 5
-    drawn = iso_flop_valleys.draw(data)
+    drawn = compute_optimal.draw_valleys(data)
     key = {text.get_text(): line for text, line in zip(drawn.legends[0].get_texts(), drawn.legends[0].get_lines(), strict=True)}
     named = [name for name in key if "FLOPs" in name]
     assert [name.partition(" FLOPs")[0] for name in named] == [compact_flops(budget) for budget in budgets]
