@@ -35,8 +35,8 @@ def status(folder: Path, watch: bool, every: bool, as_json: bool) -> None:
     as many as fit the screen. With --json and --watch, each update is one line of JSON.
     """
     from study.base.terminal import show
+    from study.running.status import MOST_LISTED, status_summary, status_table, watched
     from study.running.status import status as status_of
-    from study.running.status_tables import MOST_LISTED, status_summary, status_table, watched
 
     sweep = sweep_folder(folder)
     if watch and as_json:
@@ -68,7 +68,7 @@ def _watch(sweep: SweepFolder) -> None:
 
     from study.base.terminal import Visible
     from study.running.status import status as status_of
-    from study.running.status_tables import watched
+    from study.running.status import watched
 
     console = Console()
     with Live(console=console, auto_refresh=False, transient=True) as live:

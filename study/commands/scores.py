@@ -95,7 +95,6 @@ def score(folder: Path, as_json: bool, **requested: Any) -> None:
     from study.base.text import pasted, tolerate_lost
     from study.config.resources import Resources
     from study.running.score_launch import score_runs
-    from study.running.status_tables import executed_lines
     from study.scoring.score_table import score_table, score_values
     from study.scoring.targets import target
 
@@ -104,7 +103,7 @@ def score(folder: Path, as_json: bool, **requested: Any) -> None:
         Resources().overridden(**flags)  # a mistake on the command line is reported before the folder is read
         downstream, scored_runs = _downstream(requested), target(folder)
         resources, console = scored_runs.resources.overridden(**flags), Console(stderr=as_json)
-        for line in executed_lines(resources):
+        for line in resources.executed_lines:
             say(console, line)
         scored = score_runs(scored_runs, downstream, resources, console)
     if as_json:

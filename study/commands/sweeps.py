@@ -159,8 +159,8 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
     """
     from study.base.terminal import show
     from study.config.sweep_files import read_sweep
+    from study.planning.cost_estimate import cost_summary, cost_table
     from study.running.launch import plan as estimate
-    from study.running.status_tables import cost_summary, cost_table, executed_lines
 
     spec, _ = read_sweep(sweep, overrides)
     on = spec.resources.overridden(**resources)
@@ -168,7 +168,7 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
     if as_json:
         echo(json.dumps(cost.to_dict() | {"executed": on.executed, "sbatch_options": on.sbatch_options}, indent=1))
     else:
-        show(cost_table(spec.question, cost), "\n".join([cost_summary(cost), *executed_lines(on)]))
+        show(cost_table(spec.question, cost), "\n".join([cost_summary(cost), *on.executed_lines]))
 
 
 @click.command()

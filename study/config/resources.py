@@ -188,6 +188,15 @@ class Resources(Strict):
         return tuple(f"--{name}={value}" for name, value in self.slurm.options.items()) if self.on == "slurm" else ()
 
     @property
+    def executed_lines(self) -> list[str]:
+        """What a sweep file gives every Slurm job to execute, as lines to show before a launch."""
+        shown = {
+            "Every Slurm job first executes these lines of the sweep file as you:": self.executed,
+            "Every Slurm job has these options of the sweep file, which may run programs, too:": self.sbatch_options,
+        }
+        return [line for heading, lines in shown.items() if lines for line in (heading, *(f"  {line}" for line in lines))]
+
+    @property
     def for_scores(self) -> Resources:
         """The resources of a downstream score: one device, and torch's own kernels."""
         slurm = self.slurm.model_copy(update={"nodes": 1})

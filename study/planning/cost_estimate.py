@@ -1,14 +1,22 @@
-"""The cost of a sweep before anything is spent: parameters, tokens, FLOPs and expected seconds of each cell."""
+"""The cost of a sweep before anything is spent: parameters, tokens, FLOPs and expected seconds of each cell, and in words.
+
+Tables suit a terminal of 80 columns or more.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import chain, islice
 from typing import Any
 
+from rich.table import Table
+
 from study.base.grouping import grouped
+from study.base.quantities import duration, plural
+from study.base.terminal import narrow_table
 from study.config.run_config import RunConfig
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep
 from study.counting.memory import Precision
@@ -24,6 +32,9 @@ from study.store.run_folder import expected_flops
 
 PRICED = ("recipe.batch_tokens", "recipe.masking.rate")
 """The knobs of a recipe that change the cost of a run."""
+
+MOST_NAMED = 5
+"""At most so many names of what is trained once are shown."""
 
 
 @dataclass(frozen=True)
@@ -264,3 +275,142 @@ def _row(plan: Plan, config: RunConfig, spent_steps: int, runs: tuple[int, int],
         train_flops=flops,
         expected_seconds=times.start_seconds + spent_steps * times.seconds(config, flops / spent_steps) if spent_steps else 0.0,
     )
+
+
+def cost_table(question: str, cost: CostEstimate) -> Table:
+    """One row for each cell, below its variant: its size and the cost of one run."""
+    numbers = ("parameters", "non-embedding", "tokens", "FLOPs", "seconds", "runs")
+    return narrow_table(question, ["shape"], numbers, [(row.setting, _cost_cells(row), "") for row in cost.rows])
+
+
+def _cost_cells(row: CellCost) -> tuple[str, ...]:
+    sizes = (f"{row.parameters:,}", f"{row.parameters_non_embedding:,}", f"{row.tokens:,}")
+    return (row.shape, *sizes, f"{row.train_flops:.3g}", f"{row.expected_seconds:,.0f}", f"{row.runs}")
+
+
+def cost_summary(cost: CostEstimate) -> str:
+    """Return the total cost, the basis of the seconds, and what the answer cannot decide."""
+    units = "Tokens, FLOPs (train_flops: the head at masked positions) and seconds are per run."
+    return "\n".join(
+        [
+            *cost_lines(cost),
+            *_sharing_line(cost),
+            units,
+            *cost.goal_lines,
+            *_undecided_lines(cost),
+            *_heads_line(cost),
+            *_extension_line(cost),
+            *_scope_lines(cost),
+        ]
+    )
+
+
+def cost_lines(cost: CostEstimate) -> list[str]:
+    """Return the total cost, the basis of the seconds, and what is left to do."""
+    runs = f"{'at most ' if cost.at_most else ''}{plural(cost.runs, 'run')}"
+    total = f"{runs}, {cost.spent_tokens:,} tokens, {cost.train_flops:.3g} FLOPs"
+    time = f"about {duration(cost.expected_seconds)} on {plural(cost.slots, 'slot')} at {cost.basis}"
+    others = (_first_lines, _left_line, _text_line, _one_name_lines, _question_line)
+    return [f"{total}: {time}", *chain.from_iterable(lines(cost) for lines in others)]
+
+
+def _first_lines(cost: CostEstimate) -> Iterator[str]:
+    """Yield the runs that the sweep trains before those that need them."""
+    waiting = {cell.config.key: row.first_for for cell, row in zip(cost.plan.cells, cost.rows, strict=False)}
+    for name, run in cost.plan.parents.items():
+        which = f"run {name} ({run.architecture.shape_name}, {run.tokens:,} tokens)"
+        yield f"Trained first: {which}; {plural(waiting[run.key], 'run')} then start from it or learn from it."
+
+
+def _one_name_lines(cost: CostEstimate) -> Iterator[str]:
+    shapes: dict[str, list[str]] = {}
+    for row in cost.rows:
+        for name in row.other_names:
+            shapes.setdefault(name, []).append(row.shape)
+    for name, at in islice(shapes.items(), MOST_NAMED):
+        where = "" if len({*at}) == len({row.shape for row in cost.rows}) else f" ({', '.join(dict.fromkeys(at))})"
+        yield f"Trained once{where}: {name}."
+    if (more := len(shapes) - MOST_NAMED) > 0:
+        yield f"{more:,} more are trained once; --json lists them."
+    for knob, why in cost.plan.idle_base.items():
+        yield f"base.{knob} has no effect: {why}. Leave it out; the runs stay the same, under other ids."
+
+
+def _question_line(cost: CostEstimate) -> Iterator[str]:
+    if cost.earlier_question is not None:
+        remedy = "a launch replaces its answer; set another name to keep it"
+        yield f"{cost.plan.spec.name} was launched with another question, {cost.earlier_question!r}; {remedy}."
+
+
+def _text_line(cost: CostEstimate) -> Iterator[str]:
+    """How many runs read what the corpus held before."""
+    if read := cost.plan.on_other_text:
+        yield f"{read}, and count for nothing here."
+
+
+def _undecided_lines(cost: CostEstimate) -> Iterator[str]:
+    spec = cost.plan.spec
+    if not isinstance(spec, CellSweep) or len(cost.rows) == 1 or not cost.tokens:
+        return
+    if spec.seeds == 1:
+        yield "One seed: the variation between seeds is unknown, so no difference in loss can be significant; use seeds: 3."
+    if spec.seeds == 2:
+        yield "Two seeds may hide that one cell varies more, so equal cells may differ significantly; use seeds: 3."
+    if "recipe.learning_rate" not in {*spec.tune, *spec.vary}:
+        yield "One learning rate for all cells may suit some better; tune: {recipe.learning_rate: …} finds the best of each."
+
+
+def _left_line(cost: CostEstimate) -> Iterator[str]:
+    if not cost.runs_left:
+        yield "Nothing is left to do: all runs have ended."
+    elif cost.runs_left < cost.runs:
+        runs = f"{'at most ' if cost.at_most else ''}{plural(cost.runs_left, 'run')}"
+        left = f"{cost.train_flops_left:.3g} FLOPs, about {duration(cost.expected_seconds_left)}"
+        yield f"Left to do, without the runs that have ended: {runs}, {left}."
+
+
+def _heads_line(cost: CostEstimate) -> Iterator[str]:
+    spec = cost.plan.spec
+    if not isinstance(spec, CellSweep) or not spec.iso_parameters or not spec.shapes.says_head_width:
+        return
+    requested = spec.shapes
+    widths = {cell.config.architecture.shape_name: cell.config.architecture.head_width for cell in cost.plan.cells}
+    if others := [f"{width} in {shape}" for shape, width in widths.items() if width not in requested.head_width]:
+        yield (
+            f"The head width is {', '.join(others)}, the nearest possible to head_width; without width_multiple, widths "
+            "become multiples of head_width."
+        )
+
+
+def _extension_line(cost: CostEstimate) -> Iterator[str]:
+    spec = cost.plan.spec
+    if not isinstance(spec, CellSweep):
+        return
+    tuned = len(spec.tune)
+    if tuned == 1:
+        runs = plural(len(spec.trial_seeds), "more run")
+        yield f"Not counted: {runs} for each cell whose best tuned value is at an end of its range."
+    elif tuned:
+        yield "Not counted: further runs of each cell until the values on both sides of its best are tried for each knob."
+
+
+def _sharing_line(cost: CostEstimate) -> Iterator[str]:
+    if (sharing := cost.sharing) is not None:
+        times = sharing.train_flops / sharing.train_flops_largest
+        yield (
+            f"All budgets of a shape branch from one trunk to decay: {sharing.train_flops:.3g} FLOPs "
+            f"instead of {sharing.train_flops_alone:.3g}, {times:.2f} times the cost of the largest budgets, "
+            "if the budgets agree on the best rate. FLOPs and seconds of a shorter run are those of its branch."
+        )
+
+
+def _scope_lines(cost: CostEstimate) -> Iterator[str]:
+    """Yield what the estimate leaves out of downstream scores, and what is known of the text."""
+    if (downstream := cost.plan.spec.downstream) is not None:
+        yield f"Not counted: the scores on {plural(len(downstream.tasks), 'task')}, made once the runs have ended."
+    if cost.unread is not None:
+        yield f"{cost.unread}."
+    if cost.passed_over is not None:
+        yield f"{cost.passed_over}."
+    overlap = cost.plan.spec.data.overlap(cost.validation_overlap_share)
+    yield f"{overlap or 'The launch measures how much of the validation text occurs in the training text'}."

@@ -30,13 +30,12 @@ from study.data.prepared import PreparedData, check_files, fingerprints, known_o
 from study.data.tokenizing import continuing_pieces, load_tokenizer, unused_capitals
 from study.executing.executors import make_slots
 from study.executing.slots import Slot, sharing_note
-from study.planning.cost_estimate import CostEstimate, estimate_cost
+from study.planning.cost_estimate import CostEstimate, cost_lines, estimate_cost
 from study.planning.memory_check import memory_for, require_memory
 from study.planning.plan import Plan
 from study.running.coordinator import preparing
 from study.running.display import execute_all
 from study.running.run_proposer import RunProposer
-from study.running.status_tables import cost_lines
 from study.store.named_files import refuse_newer
 from study.store.ownership import sweep_lock
 from study.store.sweep_folder import SweepFolder

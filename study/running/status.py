@@ -1,4 +1,4 @@
-"""The state of a sweep, read from its folder alone."""
+"""The state of a sweep, read from its folder alone, and as a table for a terminal of 80 columns or more."""
 
 from __future__ import annotations
 
@@ -7,21 +7,28 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, get_args
 
+from rich.table import Table
+
 from study.base.errors import InputError, Problem, map_readable, warn_of
 from study.base.machine import garbage_collection_paused
-from study.config.run_config import RunConfig
+from study.base.quantities import count_text, duration, plural
+from study.base.terminal import narrow_table
+from study.config.run_config import RunConfig, describe_run
 from study.executing.slots import Slot
 from study.planning.cost_estimate import CostEstimate, estimate_cost
 from study.planning.plan import plan_of
-from study.running.display import Signs, signs_of
+from study.running.display import Signs, signs_of, silence_note
 from study.store.ownership import has_owner, is_held
-from study.store.records import FOREIGN, RunRecord, State, validation_of
+from study.store.records import FOREIGN, READS_ORDER_NATS, RunRecord, State, validation_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import newest_values
 
 ANY_SLOT = Slot("cpu", (0,), threads=1)
 """A slot for cost estimates whose seconds do not matter."""
+
+MOST_LISTED = 200
+"""Of more runs the status lists only those that need attention and fit the screen."""
 
 
 @dataclass(frozen=True)
@@ -279,3 +286,84 @@ def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> CostEstimate | No
         return estimate_cost(plan_of(folder, records), [ANY_SLOT])
     except InputError:
         return None
+
+
+def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) -> Table:
+    """One row for each run, below its cell: its state, and the reason where fits exclude it.
+
+    `order` is what word order is worth to its loss, in nats.
+    """
+    who = f"run by process {state.coordinator['pid']}" if state.coordinator else "not running"
+    scored = ", being scored" if state.scored else ""
+    title = f"{state.name}: {plural(len(state.own), 'run')} started, {state.count('COMPLETED')} completed, {who}{scored}"
+    several_budgets = len({run.target_tokens for run in state.runs}) > 1
+    rows = [
+        (_cell_words(run, several_budgets), _status_cells(run), note_on(run)) for run in (state.runs if runs is None else runs)
+    ]
+    return narrow_table(title, ("run", "state"), ("rate", "seed", "nats", "order", "tokens/s", "MFU", "left"), rows)
+
+
+def _cell_words(run: RunStatus, with_budget: bool) -> str:
+    """Return what a cell's runs share, such as `L2-H128-A2-F512 norm=pre, 10M tokens`."""
+    name = " ".join(filter(None, (run.shape, run.setting)))
+    return f"{name}, {count_text(run.target_tokens)} tokens" if with_budget else name
+
+
+def _status_cells(run: RunStatus) -> tuple[str, ...]:
+    return (
+        run.run_id,
+        run.state if run.state == "COMPLETED" else f"{run.state} {run.done:.0%}",
+        f"{run.learning_rate:g}",
+        f"{run.seed}",
+        "" if run.loss_nats is None else f"{run.loss_nats:.4f}",
+        "" if run.order_gain_nats is None else f"{run.order_gain_nats:.3f}",
+        "" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}",
+        "" if run.mfu is None else f"{run.mfu:.1%}",
+        "" if run.seconds_left is None else duration(run.seconds_left),
+    )
+
+
+def status_summary(state: SweepStatus) -> str:
+    """Summarise runs by state, the best so far, and what is spent and left."""
+    silent = sum(run.silent for run in state.own)
+    counts_by_state = {name: f"{count} {name}" for name, count in state.counts.items()}
+    if silent:
+        counts_by_state["running"] += f" ({silent} silent)"
+    counts = ", ".join(counts_by_state.values()) or "no run has started"
+    more = len(state.own) - (state.planned_runs or 0)
+    bound = "at most " if state.at_most and more <= 0 else ""
+    of = f" of {bound or 'about '}{state.planned_runs} planned" if more <= 0 else f", {more:,} more than planned"
+    planned = "" if state.planned_runs is None else of
+    others = len(state.runs) - len(state.own)
+    earlier = f" {plural(others, 'run')} more of earlier launches, {FOREIGN}." if others else ""
+    lines = [f"{counts}{planned}.{earlier}", *([f"{state.on_other_text}."] if state.on_other_text else [])]
+    on = f" on one of {len(state.best)} validation sets, between which losses do not compare" if len(state.best) > 1 else ""
+    for best in state.best:
+        name = describe_run(best.shape, best.setting, best.learning_rate, best.seed)
+        lines.append(f"Best so far{on}: {best.loss_nats:.4f} nats, {name} (run {best.run_id}).")
+    if state.unread:
+        read = "reads" if len(state.unread) == 1 else "read"
+        of = f"{len(state.unread)} of {plural(state.count('COMPLETED'), 'completed run')}"
+        lines.append(f"{of} {read} no word order (no gain above {READS_ORDER_NATS:g} nats beyond chance): only bags of words.")
+    spent = f"Spent: {state.spent_flops:.3g} FLOPs (train_flops)"
+    left = "" if state.remaining_flops is None else f"; left: {bound}{state.remaining_flops:.3g}"
+    time = "" if state.seconds_left is None else f", about {duration(state.seconds_left)} at this speed"
+    return "\n".join([*lines, f"{spent}{left}{time}."])
+
+
+def watched(state: SweepStatus, rows: int) -> tuple[Table, str, str]:
+    """Tabulate runs that need attention in at most so many rows, with the summary and a note on the others."""
+    notable = (*state.running, *state.left_out, *(run for run in state.runs if run.spiked))
+    shown = tuple({run.run_id: run for run in notable}.values())
+    for count in range(min(len(shown), rows), -1, -1):
+        table = status_table(state, shown[:count])
+        if table.row_count <= rows:
+            break
+    more = len(state.runs) - count
+    note = f"{plural(more, 'run')} more: study status --all" if more else ""
+    return table, status_summary(state), note
+
+
+def note_on(run: RunStatus) -> str:
+    """Return a note on a run: why fits exclude it, that it is silent, or that its loss spiked."""
+    return run.reason or silence_note(run.signs) or run.spiked or ""

@@ -10,10 +10,9 @@ from study.base.errors import InputError
 from study.config.knobs import training_key
 from study.config.run_config import RunConfig
 from study.executing.slots import Slot
-from study.planning.cost_estimate import estimate_cost
+from study.planning.cost_estimate import cost_lines, estimate_cost
 from study.planning.plan import Plan, searched_config
 from study.planning.search import OptunaSearch
-from study.running.status_tables import cost_lines
 from study.store.records import RunRecord
 from tests.sweeps import RATES, parsed, record, search_sweep, sweep
 

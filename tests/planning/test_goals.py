@@ -15,12 +15,11 @@ from study.config.run_config import RunConfig
 from study.config.sweep import GoalSweep
 from study.designing.choosing import expected_error, half_width_of
 from study.executing.slots import Slot
-from study.planning.cost_estimate import estimate_cost
+from study.planning.cost_estimate import cost_summary, estimate_cost
 from study.planning.decision import Decision
 from study.planning.goal_design import GoalProposer
 from study.planning.law_goal import LawGoal
 from study.planning.plan import Plan
-from study.running.status_tables import cost_summary
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import GoalPath

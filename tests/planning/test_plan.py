@@ -19,11 +19,10 @@ from study.config.sweep import parse_sweep
 from study.counting.parameters import parameters
 from study.executing.slots import Slot
 from study.planning.cell import Cell
-from study.planning.cost_estimate import estimate_cost
+from study.planning.cost_estimate import cost_summary, cost_table, estimate_cost
 from study.planning.plan import Plan, cells, check_space, point_of, search_example, searched_config
 from study.planning.step_times import step_times
 from study.running.launch import plan
-from study.running.status_tables import cost_summary, cost_table
 from study.store.records import RunRecord
 from study.store.sweep_folder import SweepFolder
 from tests.small import write_corpus

@@ -24,14 +24,13 @@ from study.base.terminal import show
 from study.config.resources import Resources
 from study.config.run_config import RunConfig
 from study.data.prepared import data_fingerprint
-from study.planning.cost_estimate import estimate_cost
+from study.planning.cost_estimate import cost_summary, estimate_cost
 from study.planning.plan import Plan, cells, search_example
 from study.running.control import exclude, include, retry, stop
 from study.running.display import Signs, seconds_per_row, signs_of
 from study.running.launch import another_question, plan
 from study.running.run_proposer import run_line
-from study.running.status import ANY_SLOT, RunStatus, SweepStatus, status
-from study.running.status_tables import MOST_LISTED, cost_summary, status_summary, status_table, watched
+from study.running.status import ANY_SLOT, MOST_LISTED, RunStatus, SweepStatus, status, status_summary, status_table, watched
 from study.scoring.targets import single_run
 from study.shapes.accounts import resolve_architecture
 from study.store.ownership import Attempt, sweep_lock, work_lock

@@ -12,11 +12,10 @@ from study.base.errors import InputError
 from study.config.run_config import RunConfig
 from study.data.prepared import data_fingerprint
 from study.executing.slots import Slot
-from study.planning.cost_estimate import estimate_cost
+from study.planning.cost_estimate import cost_summary, estimate_cost
 from study.planning.plan import Plan, parents_of
 from study.running.control import retry
 from study.running.launch import _check_trained_runs
-from study.running.status_tables import cost_summary
 from study.store.records import RunRecord, counts_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder

@@ -47,8 +47,7 @@ from study.running.control import exclude, include, retry, stop
 from study.running.coordinator import CRASHES, KILLS, Coordinator, Progress
 from study.running.display import Display
 from study.running.score_launch import AnyScoreJob, AnyScoreRecord, ScoreProposer
-from study.running.status import status
-from study.running.status_tables import status_table
+from study.running.status import status, status_table
 from study.scoring.evaluations import Evaluation, ScoreJob, all_evaluations, batches, cost, missing_baselines, wanted
 from study.scoring.features import embed
 from study.scoring.fine_tuning import FineTuning
