@@ -25,8 +25,7 @@ from study.counting.architecture import Architecture
 from study.counting.memory import Device, Precision
 from study.counting.named_models import named
 from study.model.heads import TaskModel
-from study.scoring.fine_tuning import FineTuning
-from study.scoring.fine_tuning_trainer import FineTuningData, prepare_process
+from study.scoring.fine_tuning import FineTuning, FineTuningData, prepare_process
 from study.scoring.scored_examples import Inputs, Ragged
 from study.scoring.task_inputs import TaskInputs
 from study.tasks.examples import TaskData, TextExample

@@ -13,7 +13,7 @@ from study.base.durable_files import retry_write
 from study.base.errors import InputError
 from study.config.score_config import ScoreConfig
 from study.scoring.baselines import baselines
-from study.scoring.fine_tuning_trainer import fine_tune, prepare_process
+from study.scoring.fine_tuning import fine_tune, prepare_process
 from study.scoring.predictions import test_facts
 from study.scoring.pretrained import pretrained, train_text
 from study.scoring.probes import probe

@@ -15,7 +15,7 @@ from study.config.score_config import ScoreConfig
 from study.model.stored_weights import multiply_in_int8
 from study.scoring.baselines import fit_to_labels
 from study.scoring.features import LAST_LAYERS, Combination, Pooling, combined, layer_features
-from study.scoring.fine_tuning_trainer import task_model
+from study.scoring.fine_tuning import task_model
 from study.scoring.predictions import Logits, predictions, test_facts
 from study.scoring.task_inputs import ScoreAttempt, TaskInputs
 from study.scoring.task_metrics import measure

@@ -50,8 +50,7 @@ from study.running.score_launch import AnyScoreJob, AnyScoreRecord, ScorePropose
 from study.running.status import status, status_table
 from study.scoring.evaluations import Evaluation, ScoreJob, all_evaluations, batches, cost, missing_baselines, wanted
 from study.scoring.features import embed
-from study.scoring.fine_tuning import FineTuning
-from study.scoring.fine_tuning_trainer import task_model
+from study.scoring.fine_tuning import FineTuning, task_model
 from study.scoring.making import make_baselines
 from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.probes import STRENGTHS, _best_strength, _fitted
