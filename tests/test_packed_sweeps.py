@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from study.base.errors import InputError
+from study.dashboard.run_charts import runs_in
 from study.report.answer import report
-from study.report.exploring import runs_in
 from study.report.figures import FIGURES
 from study.report.notebooks import gather_scored
 from study.running.control import exclude, include, retry

@@ -28,7 +28,7 @@ from study.store.sweep_folder import SweepFolder, sweeps_in
 from study.store.work_folder import newest_values
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 T = TypeVar("T")
 
@@ -219,14 +219,6 @@ class Library:
                 if ahead is self._ahead:
                     self._makes_ahead = False
                     return
-
-    def table(self, names: Iterable[str]) -> tuple[pd.DataFrame, dict[str, str]]:
-        """Return the ended runs of some sweeps, and what cannot be read (study.report.exploring.runs_in)."""
-        from study.report.exploring import runs_in
-
-        shots = [self.snapshot(name) for name in names]
-        key, versions = ("table", *(one.name for one in shots)), [one.version for one in shots]
-        return self.kept(key, versions, lambda: runs_in({one.name: one.folder for one in shots}))
 
     @garbage_collection_paused()
     def _snapshot(self, name: str, folder: SweepFolder) -> Snapshot:

@@ -1,11 +1,11 @@
-"""The charts of runs as data: ended runs as points, what each knob matters, and logged metrics as curves.
+"""The charts of runs as data: the ended runs of many sweeps as points, what each knob matters, and logged metrics as curves.
 
 Points have quantities to plot and knobs to group by; a curve is over steps, tokens, FLOPs or time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +18,12 @@ from study.base.errors import UNREADABLE, InputError
 from study.base.quantities import plural
 from study.counting.architecture import SHAPE
 from study.dashboard.library import Library
-from study.report.exploring import LOSSES, comparable, kinds, quantities, validations
+from study.evidence.cells import in_words
+from study.evidence.learning_rates import searches
+from study.evidence.ledgers import COUNTS, LOSS, ORDER_GAIN, unusable, validation_columns
+from study.store.records import fill_left_out, ledger
+from study.store.score_records import DOWNSTREAM, scores_in, series
+from study.store.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -27,6 +32,34 @@ Evaluator = Literal["ped-anova", "fanova"]
 """How importances are measured: over the best tenth of the runs, or over all."""
 
 _KNOBS = ("architecture.", "recipe.", "data.", "masking.")
+
+LOSSES = {
+    "loss_nats": LOSS,
+    "order_gain_nats": ORDER_GAIN,
+    "accuracy": "validation accuracy (share of masked tokens)",
+}
+"""Quantities that compare only on one validation set, with units."""
+
+QUANTITIES = {
+    **COUNTS,
+    "tokens": "training tokens",
+    "architecture.depth": "depth (layers)",
+    "architecture.width": "width (hidden size)",
+    "architecture.heads": "heads",
+    "architecture.ffn": "FFN size",
+    "architecture.vocabulary": "vocabulary (pieces)",
+    "recipe.learning_rate": "learning rate",
+    "wall_seconds": "wall time (s; of a branch, that of its own part)",
+    "tokens_per_second": "speed (tokens/s)",
+    "peak_memory_bytes": "peak memory (bytes)",
+    **LOSSES,
+}
+"""The ledger columns for axes, with conventions and units."""
+
+MOST_KINDS = 10
+"""The most values of a column of words that groups runs; a column of numbers always does, by a scale."""
+
+_CONFIGURED = ("architecture.", "recipe.", "data.", "masking.", "environment.")
 
 FEWEST_RUNS = 10
 """The fewest runs of which importances are estimated."""
@@ -59,12 +92,96 @@ MOST_CURVES = 3000
 """The most runs whose curves are sent."""
 
 
+def runs_in(folders: Mapping[str, SweepFolder]) -> tuple[pd.DataFrame, dict[str, str]]:
+    """One row per ended run and sweep, and why sweeps that cannot be read are missing.
+
+    A row is the current ledger's, with `sweep`, the name in `folders`; `setting`, the variant in words; `left_out`, why laws do
+    not use the run (study.evidence.ledgers.unusable), missing if they do; `validation`, the validation set and masks in words,
+    empty if all runs share them, since losses compare only under one name; and `downstream/<series>/<metric>`, the mean score
+    of trained weights over seeds of fine-tuning (study.store.score_records.series).
+    """
+    tables, scores, problems = [], [], {}
+    for name, folder in folders.items():
+        try:
+            if (table := folder.written_ledger()) is None:
+                records, unreadable = folder.read_records()
+                if unreadable:
+                    problems[name] = "; ".join(map(str, unreadable))
+                table = ledger(records, tuned=folder.sweep().tuned, cells=folder.cells())
+            tables.append(with_reasons(table, folder).assign(sweep=name))
+            scores.append(_scores_of(name, folder))
+        except UNREADABLE as error:
+            problems[name] = str(error)
+    if all(table.empty for table in tables):
+        return pd.DataFrame(columns=["run_id", "sweep", "setting", "left_out", "validation"]), problems
+    runs = fill_left_out(pd.concat([table for table in tables if not table.empty], ignore_index=True))
+    runs = runs.assign(validation=in_words(runs, validation_columns(runs)))
+    scored = [table for table in scores if not table.empty]
+    return (_with_scores(runs, pd.concat(scored, ignore_index=True)) if scored else runs), problems
+
+
+def with_reasons(ledger: pd.DataFrame, folder: SweepFolder) -> pd.DataFrame:
+    """Return a sweep's ledger with `setting`, the variant in words, and `left_out`, why laws do not use the run."""
+    if ledger.empty:
+        return ledger
+    varied = [knob for knob in folder.varied() if knob in ledger]
+    gone = unusable(ledger, searches(ledger, folder.trial_seeds()).values())
+    left_out = pd.Series(gone, dtype=object).reindex(range(len(ledger)))
+    return ledger.assign(setting=in_words(ledger, varied), left_out=left_out.to_numpy())
+
+
+def _scores_of(name: str, folder: SweepFolder) -> pd.DataFrame:
+    scores = scores_in(folder)
+    return scores if scores.empty else scores[scores["protocol"] != "random_init"].assign(sweep=name)
+
+
+def _with_scores(runs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
+    scores = scores.assign(column=DOWNSTREAM + series(scores) + "/" + scores["metric"])
+    by_run = scores.pivot_table(index=["sweep", "run_id"], columns="column", values="test", aggfunc="mean")
+    return runs.join(by_run, on=["sweep", "run_id"])
+
+
+def quantities(runs: pd.DataFrame) -> dict[str, str]:
+    """Return the numeric columns with values in these runs, and their axis names."""
+    scores = {name: f"{name.removeprefix(DOWNSTREAM)} (downstream score)" for name in _columns(runs, DOWNSTREAM)}
+    return {name: words for name, words in (QUANTITIES | scores).items() if name in runs and runs[name].notna().any()}
+
+
+def kinds(runs: pd.DataFrame) -> list[str]:
+    """Return the columns in which these runs differ: sizes first, then other numbers and words of few values."""
+    named = [*SHAPE, "sweep", "setting", "shape", "state", "seed", *_columns(runs, *_CONFIGURED)]
+    differing = [name for name in dict.fromkeys(named) if name in runs and runs[name].nunique() > 1]
+    return [name for name in differing if is_numeric_dtype(runs[name]) or runs[name].nunique() <= MOST_KINDS]
+
+
+def validations(runs: pd.DataFrame) -> list[str]:
+    """Return the validation sets of these runs, the one with most usable runs first."""
+    counts = runs["left_out"].isna().groupby(runs["validation"]).agg(["sum", "size"])
+    return counts.sort_values(["sum", "size"], ascending=False, kind="stable").index.tolist()
+
+
+def comparable(runs: pd.DataFrame, axes: Iterable[str], validation: str) -> pd.DataFrame:
+    """Return the runs for these axes: of one validation set if an axis is measured on it."""
+    return runs[runs["validation"] == validation] if LOSSES.keys() & set(axes) else runs
+
+
+def _columns(runs: pd.DataFrame, *beginnings: str) -> list[str]:
+    return sorted(name for name in map(str, runs) if name.startswith(beginnings))
+
+
+def ended_runs(library: Library, names: Iterable[str]) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return `runs_in` of some sweeps, read anew where one has changed."""
+    shots = [library.snapshot(name) for name in names]
+    key, versions = ("table", *(one.name for one in shots)), [one.version for one in shots]
+    return library.kept(key, versions, lambda: runs_in({one.name: one.folder for one in shots}))
+
+
 def points(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
     """Return the ended runs of `sweeps` as columns; `axes` and `kinds` say which can be plotted and grouped by.
 
     `left_out` is why laws do not use a run; `validation` names its validation set, since losses compare only on one.
     """
-    runs, problems = library.table(several(asked.get("sweeps", "")))
+    runs, problems = ended_runs(library, several(asked.get("sweeps", "")))
     axes, groups = quantities(runs), kinds(runs)
     sizes = ["architecture.vocabulary", "data.sequence_length", "recipe.batch_tokens", *SHAPE]
     shown = dict.fromkeys(["run_id", "sweep", "shape", "cell", "setting", "state", "seed", "left_out", "validation", *sizes])
@@ -92,10 +209,10 @@ def importances(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
     """
     name, target = asked.get("sweep", ""), asked.get("target", "")
     evaluator: Evaluator = "fanova" if asked.get("evaluator") == "fanova" else "ped-anova"
-    table, _ = library.table([name])
-    if target not in table:
+    ended, _ = ended_runs(library, [name])
+    if target not in ended:
         return {"importances": {}, "why_not": "No run of this sweep has this quantity."}
-    runs = comparable(table, (target,), validations(table)[0])
+    runs = comparable(ended, (target,), validations(ended)[0])
     runs = runs[(runs["state"] == "COMPLETED") & runs[target].notna()]
     knobs = [knob for knob in kinds(runs) if knob.startswith(_KNOBS) and runs[knob].notna().all()]
     if len(runs) < FEWEST_RUNS or not knobs:

@@ -34,6 +34,7 @@ from study.config.score_config import Downstream, ScoreConfig
 from study.counting.architecture import Architecture
 from study.counting.named_models import named
 from study.counting.parameters import flops_per_sequence
+from study.dashboard.run_charts import with_reasons
 from study.data.prepared import prepare
 from study.evidence.cells import cells_of
 from study.evidence.ledgers import open_ledger, usable
@@ -41,7 +42,6 @@ from study.executing import processes
 from study.executing.executors import LocalExecutor, make_slots
 from study.executing.slots import Slot
 from study.model.stored_weights import Int8Products
-from study.report.exploring import with_reasons
 from study.running import score_launch
 from study.running.control import exclude, include, retry, stop
 from study.running.coordinator import CRASHES, KILLS, Coordinator, Progress

@@ -10,8 +10,8 @@ import pytest
 
 from study.base.errors import InputError
 from study.config.score_config import Knobs
+from study.dashboard.run_charts import LOSSES, comparable, kinds, quantities, runs_in, validations
 from study.evidence.downstream import downstream
-from study.report.exploring import LOSSES, comparable, kinds, quantities, runs_in, validations
 from study.store.records import validation_of
 from study.store.score_records import series, write_scores
 from study.store.sweep_folder import SweepFolder, sweeps_in
