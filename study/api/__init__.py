@@ -7,8 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from study.api.analysing import fit, load_ledger, report
-    from study.api.sweeping import Sweep, launch, train
+    from study.api.calls import Sweep, fit, launch, load_ledger, report, train
     from study.config.run_config import RunConfig
     from study.counting.architecture import Architecture
     from study.data.batches import PackedBatches
@@ -32,12 +31,12 @@ HOMES = {
     "RunConfig": "study.config.run_config",
     "PackedBatches": "study.data.batches",
     "MaskedLanguageModelling": "study.model.lightning",
-    "train": "study.api.sweeping",
-    "Sweep": "study.api.sweeping",
-    "launch": "study.api.sweeping",
-    "load_ledger": "study.api.analysing",
-    "fit": "study.api.analysing",
-    "report": "study.api.analysing",
+    "train": "study.api.calls",
+    "Sweep": "study.api.calls",
+    "launch": "study.api.calls",
+    "load_ledger": "study.api.calls",
+    "fit": "study.api.calls",
+    "report": "study.api.calls",
 }
 """The module of each name."""
 

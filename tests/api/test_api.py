@@ -33,12 +33,16 @@ def test_every_name_is_that_of_its_room() -> None:
         study.api.nothing  # noqa: B018
 
 
-@pytest.mark.slow
-def test_counting_and_fitting_need_no_torch() -> None:
-    code = "import sys; from study.api import Architecture, fit, load_ledger, report; print(*sys.modules)"
+def test_counting_and_fitting_need_no_torch_and_no_figure(tmp_path: Path) -> None:
+    columns = columns_of(LAWS["power"], 20)
+    loss = LAWS["power"].predict(TRUTHS["power"], columns)
+    pd.DataFrame({**columns, "loss": loss}).to_csv(tmp_path / "their.csv", index=False)
+    code = f"""import sys; from study.api import Architecture, fit, load_ledger, report
+fit({str(tmp_path / "their.csv")!r}, "power", bootstrap=0)
+print(*sys.modules)"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert not {"torch", "pytorch_lightning", "optuna", "wandb"} & set(done.stdout.split())
+    assert not {"torch", "pytorch_lightning", "optuna", "wandb", "matplotlib"} & set(done.stdout.split())
 
 
 def test_a_run_is_trained_once_and_as_by_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,154 @@
+"""Training, ledgers, laws and reports as calls; each imports what it needs, so that a fit waits for no figure and no torch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from study.laws.estimation import DEFAULT_SETTINGS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from study.config.run_config import RunConfig
+    from study.config.sweep import CellSweep, GoalSweep, SearchSweep
+    from study.laws.law_fits import LawFit
+    from study.plotting.style import Format, StyleName
+    from study.report.answer import Answer
+    from study.store.records import RunRecord
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep: its checked form, and the plain values that its sweep.yaml keeps."""
+
+    spec: CellSweep | SearchSweep | GoalSweep
+    values: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: Path | str, *overrides: str) -> Self:
+        """Return the sweep of a file, with overrides such as "data.corpus=my_text.txt".
+
+        Raises InputError with every mistake.
+        """
+        from study.config.sweep_files import read_sweep
+
+        return cls(*read_sweep(Path(path), overrides))
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Self:
+        """Return the sweep of plain values, as a file holds them; raises InputError with every mistake."""
+        from study.config.sweep import parse_sweep
+
+        return cls(parse_sweep(values), copy.deepcopy(dict(values)))
+
+
+def launch(sweep: Sweep, results: Path | str = "results", *, wandb: bool = False, **resources: Any) -> Answer:
+    """Train and score what a sweep still needs, and return its answer, as `study launch` does.
+
+    `resources` are the options of the command: on, device, devices, slots_per_device and others. Raises InputError for bad
+    input before anything is trained, and KeyboardInterrupt when stopped, after the runs have saved.
+    """
+    from rich.console import Console
+
+    from study.report.answer import IMAGES
+    from study.report.answer import report as report_on
+    from study.running.launch import folder_of, launched
+    from study.running.score_launch import score_sweep
+
+    spec, console = sweep.spec, Console(stderr=True)
+    on, folder = spec.resources.overridden(**resources), folder_of(spec, Path(results))
+    with launched(spec, dict(sweep.values), Path(results), on, console, wandb):
+        if spec.downstream is not None:
+            score_sweep(folder, spec.downstream, on, console)
+        return report_on(folder, formats=IMAGES if wandb else ())
+
+
+def train(config: RunConfig, folder: Path | str = "results/python", **execution: Any) -> RunRecord:
+    """Train a run in this process, or resume it, and return its record; a run with a record is not trained again.
+
+    `execution` are fields of study.training.execution.Execution; the default is CUDA if available, else all cores. Raises
+    InputError for bad input, and KeyboardInterrupt if the run was stopped, after it has saved.
+    """
+    from study.base.machine import cores, rest_at_barriers
+
+    rest_at_barriers()
+    import torch
+
+    from study.data.prepared import data_fingerprint
+    from study.store.sweep_folder import SweepFolder
+    from study.training.attempts import StopSignal
+    from study.training.execution import Execution
+    from study.training.run import train as train_run
+
+    sweep = SweepFolder(Path(folder))
+    run = sweep.run(config.fingerprint(data_fingerprint(config.data)))
+    usual: dict[str, Any] = {"device": "cuda" if torch.cuda.is_available() else "cpu", "threads": cores()}
+    train_run(config, run, sweep.name, Execution(**(usual | execution)), StopSignal())
+    record = run.record()
+    if record is None:
+        raise KeyboardInterrupt(f"{run.path} was stopped, or another process trains it")
+    return record
+
+
+def load_ledger(folder: Path | str) -> pd.DataFrame:
+    """Return the ledger of a sweep, from its present records: one row a run, `exclusion` empty for runs that count.
+
+    Configuration keys are dotted (`recipe.learning_rate`), results have their unit in the name (`loss_nats`). Raises InputError
+    for a folder without a readable sweep.
+    """
+    from study.store.sweep_folder import SweepFolder
+
+    sweep = SweepFolder(Path(folder))
+    sweep.sweep()
+    return sweep.ledger()
+
+
+def fit(
+    table: pd.DataFrame | Path | str,
+    law: str,
+    *,
+    where: str | None = None,
+    cluster: str | None = None,
+    bootstrap: int = DEFAULT_SETTINGS.bootstrap,
+    **columns: str,
+) -> LawFit:
+    """Fit a law to a table, a file or a sweep's folder, as `study fit` does.
+
+    `columns` name the column, or expression of columns, of each variable: `parameters="N"`, `tokens="C/(6*N)"`, `loss="loss"`.
+    `where` keeps rows, `cluster` is the column that names the run of a row, `bootstrap` the number of resamples. Raises
+    InputError for an unknown law or unfit table.
+    """
+    from study.evidence.ledgers import open_ledger, selected
+    from study.laws.law_fits import fit_table
+    from study.laws.reading import TableQuery
+    from study.laws.tables import RunTable, tidy_table
+
+    if isinstance(table, Path | str):
+        opened = open_ledger(Path(table))
+    else:
+        path = Path("the DataFrame")
+        opened = selected(RunTable(path, tidy_table(table.copy(), path)))
+    query = TableQuery(opened, columns, where=where, cluster=cluster)
+    return fit_table(query, law, replace(DEFAULT_SETTINGS, bootstrap=bootstrap))
+
+
+def report(
+    folder: Path | str,
+    *,
+    include_unbracketed: bool = False,
+    formats: Sequence[Format] = (),
+    style: StyleName = "page",
+    page: Path | None = None,
+) -> Answer:
+    """Rebuild the ledger, fits, figures and answer.md of a sweep from its records, and return the answer.
+
+    `formats` are those of figures beside SVG (pdf, png), `style` their width (page, paper), and `page` an HTML file to send.
+    """
+    from study.report.answer import report as report_on
+    from study.store.sweep_folder import SweepFolder
+
+    return report_on(SweepFolder(Path(folder)), include_unbracketed, formats, style, page)
