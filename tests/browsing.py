@@ -72,16 +72,16 @@ return words(document.body);
 """
 """All text of the page, with that of its shadow trees."""
 
-_FOUND = """
+_MATCHED = """
 const within = node => [node, ...[...(node.shadowRoot?.children ?? []), ...node.children].flatMap(within)];
-const found = within(document.body).filter(node => node.matches(arguments[0]));
+const elements = within(document.body).filter(node => node.matches(arguments[0]));
 """
 
-ELEMENTS = f"{_FOUND} return found;"
+ELEMENTS = f"{_MATCHED} return elements;"
 """All elements of the page that a selector matches, with those of its shadow trees."""
 
-LINES = f"""{_FOUND}
-return found.filter(node => node.checkVisibility()).map(node => {{
+LINES = f"""{_MATCHED}
+return elements.filter(node => node.checkVisibility()).map(node => {{
     const style = getComputedStyle(node);
     const height = node.clientHeight - parseFloat(style.paddingTop) - parseFloat(style.paddingBottom);
     return [node.innerText, height / (parseFloat(style.lineHeight) || 1.2 * parseFloat(style.fontSize))];

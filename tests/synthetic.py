@@ -184,8 +184,8 @@ def goal_path(**changes: Any) -> GoalPath:
     return GoalPath(**usual | changes)
 
 
-def with_found(evidence: Evidence, **actual: Any) -> Evidence:
-    """Evidence of which something else follows: other `token_gains`, say, or other scores `downstream`."""
+def with_facts(evidence: Evidence, **actual: Any) -> Evidence:
+    """The evidence with other facts, such as other `token_gains`, or other scores `downstream`."""
     changed = replace(evidence)
     changed.__dict__.update(actual)  # as cached properties keep it
     return changed

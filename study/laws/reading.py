@@ -365,10 +365,10 @@ class _Reading:
                 values[role] = self.numbers(role)
             except InputError as error:
                 problems += error.problems
-        found = {role: text for role, text in self.sources.items() if role in SYNONYMS}
-        if found and any(problem.message.startswith("is needed") for problem in problems):
-            given = ", ".join(f"{option_name(role)} {shlex.quote(text)}" for role, text in found.items())
-            problems.append(Problem(str(self.query.table.path), f"is read with {given}"))
+        given = {role: text for role, text in self.sources.items() if role in SYNONYMS}
+        if given and any(problem.message.startswith("is needed") for problem in problems):
+            options = ", ".join(f"{option_name(role)} {shlex.quote(text)}" for role, text in given.items())
+            problems.append(Problem(str(self.query.table.path), f"is read with {options}"))
         if problems:
             raise InputError([*dict.fromkeys(reversed(problems))][::-1])  # raise a problem shared by several roles once, last
         used = " ".join(self.sources[role] for role in roles)

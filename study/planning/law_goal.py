@@ -128,10 +128,10 @@ class LawGoal(GoalDesign):
 
     def forecast_nats(self, ended: Mapping[Place, RunRecord]) -> float | None:
         """Return the loss at the target by the basins."""
-        found = self._posterior(ended)
-        if self.target is None or not found.judged:
+        posterior = self._posterior(ended)
+        if self.target is None or not posterior.judged:
             return None
-        return rounded(float(np.exp(forecast_of(found.basins)[0])))
+        return rounded(float(np.exp(forecast_of(posterior.basins)[0])))
 
     def problems(self, limit: float) -> list[Problem]:
         """Return a pool that cannot determine the law, or a limit that buys too few runs."""
@@ -296,12 +296,12 @@ class LawGoal(GoalDesign):
         """
         used = {self._row(place): record.loss_nats or 1.0 for place, record in ended.items() if usable(record)}
         rows = np.array(sorted(used), dtype=np.int64)
-        found, response = self._posterior(ended), np.ones(len(self.pool))
-        if not found.judged:
+        posterior, response = self._posterior(ended), np.ones(len(self.pool))
+        if not posterior.judged:
             return None
         response[rows] = [used[row] for row in rows.tolist()]
         basins = self._learner(rows).basins(rows, response, unsure=True)
-        grids = (self._grid_for(found.half_width, longest, basins) for longest in np.unique(self.tokens).tolist())
+        grids = (self._grid_for(posterior.half_width, longest, basins) for longest in np.unique(self.tokens).tolist())
         return min((flops for flops in grids if flops is not None), default=None)
 
     def _grid_for(self, half_width: float, longest: int, basins: list[Basin]) -> float | None:

@@ -44,7 +44,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
         half_nats=losses["half_nats"].astype(float),
         unit=losses["unit"],
         scale="",
-        found=f"{correlation}{interval}",
+        finding=f"{correlation}{interval}",
     ).reset_index(drop=True)
 
 
@@ -72,7 +72,7 @@ def draw(data: pd.DataFrame) -> Figure:
             panel.set_ylabel("score\n(higher is better)")
         legend_below(figure, line_key(styles, **_POINT))
         score = f"score: {data['metric'].iloc[0]}; {loss_axis(data)}; {COUNTS[_COUNT]}; bars: 95%"
-        title_above(figure, data["found"].iloc[0] or best_score(data), score)
+        title_above(figure, data["finding"].iloc[0] or best_score(data), score)
     return figure
 
 

@@ -243,10 +243,10 @@ def test_a_design_is_never_expected_to_do_worse_than_the_plain_runs_beside_it(
     poor = Choice((100,), (1.0,), (1.0, 1.0))
     monkeypatch.setattr(advising, "plan", lambda *_: poor)
     options = ("--candidates", tables[1], "--target", "parameters=7e10,tokens=1.4e12", "--budget", "1e20", "--json")
-    found = json.loads(study("design", tables[0], "--law", "chinchilla", *options)[1])
-    assert found["after"] <= min(found["cheapest"], found["random"])
-    assert sum(run["cost"] for run in found["runs"]) <= 1e20
-    assert any(note.startswith("no plan is expected to do better than ") for note in found["notes"])
+    chosen = json.loads(study("design", tables[0], "--law", "chinchilla", *options)[1])
+    assert chosen["after"] <= min(chosen["cheapest"], chosen["random"])
+    assert sum(run["cost"] for run in chosen["runs"]) <= 1e20
+    assert any(note.startswith("no plan is expected to do better than ") for note in chosen["notes"])
     by_volume = json.loads(study("design", tables[0], "--law", "chinchilla", *options, "--criterion", "d-optimal")[1])
     assert len(by_volume["runs"]) == 1
 
@@ -318,10 +318,10 @@ def test_a_stranger_designs_for_losses_below_zero_and_for_shares_that_sum_to_one
     of_brier = ("--candidates", files[1], "--target", "log_flops=4", "--budget", "1e23", "--cost", "flops")
     law = ("--law", "brier_score = y0 + k*(log_flops - m)^2")
     status, out, _ = study("design", files[1], *of_brier, *law, "--space", "linear", "--json")
-    found = json.loads(out)
+    chosen = json.loads(out)
     assert status == 0
-    assert found["targets"][0]["predicted"] == pytest.approx(-0.15, abs=0.05)
-    assert found["after"] < found["before"] < 0.1
+    assert chosen["targets"][0]["predicted"] == pytest.approx(-0.15, abs=0.05)
+    assert chosen["after"] < chosen["before"] < 0.1
     assert "or give --space linear" in study("design", files[1], *of_brier, *law)[2]
 
 

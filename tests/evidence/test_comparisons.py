@@ -47,7 +47,7 @@ from tests.synthetic import (
     reshaped,
     run_config,
     sweep_folder,
-    with_found,
+    with_facts,
 )
 
 
@@ -92,25 +92,25 @@ TOTAL = {"shapes": {"list": [{"depth": 1, "width": 128}], "count": "total"}}
 
 def test_shapes_are_compared_at_the_count_of_parameters_that_the_sweep_names(tmp_path: Path) -> None:
     """1×128, 2×104 and 4×80 have 0.49M parameters in all, of which 0.2M to 0.31M are no embeddings."""
-    shapes, found = ((1, 128), (2, 104), (4, 80)), {}
+    shapes, by_count = ((1, 128), (2, 104), (4, 80)), {}
     for name, changes in {"total": TOTAL, "non_embedding": {}}.items():
         folder = sweep_folder(tmp_path / name, SWEEP | changes)
         for (depth, width), seed in product(shapes, (0, 1)):
             add_run(folder, run_config(depth, width, seed=seed))
-        found[name] = evidence_of(folder, include_unbracketed=True)
-    assert str(found["non_embedding"].comparisons.reason).startswith(
+        by_count[name] = evidence_of(folder, include_unbracketed=True)
+    assert str(by_count["non_embedding"].comparisons.reason).startswith(
         "no two shapes that ran have equal non-embedding parameters"
     )
-    (family,) = found["total"].families
+    (family,) = by_count["total"].families
     sizes = [cell.parameters for cell in family.cells]
     assert family.label == f"{compact(sorted(sizes)[1])} total parameters, 1M tokens"
     assert max(sizes) / min(sizes) < 1.05
     assert [cell.architecture.shape_name[:2] for cell in family.cells] == ["L1", "L2", "L4"]
-    assert {pair.equal for pair in found["total"].comparisons.pairs} == {"total parameters"}
-    sentence, *_ = loss_findings(found["total"])
+    assert {pair.equal for pair in by_count["total"].comparisons.pairs} == {"total parameters"}
+    sentence, *_ = loss_findings(by_count["total"])
     assert "at equal total parameters" in sentence
-    assert any("Whether the same holds at equal non-embedding parameters" in line for line in undecided(found["total"]))
-    drawn = loss_by_shape.frame(found["total"])
+    assert any("Whether the same holds at equal non-embedding parameters" in line for line in undecided(by_count["total"]))
+    drawn = loss_by_shape.frame(by_count["total"])
     contour = drawn[drawn["kind"] == "contour"]
     assert set(drawn["counted"].dropna()) == {"total parameters"}
     assert contour["parameters"].iloc[0] == pytest.approx(4.9e5, rel=0.03)
@@ -1081,11 +1081,11 @@ def test_of_many_shapes_it_is_told_how_many_gained_by_more_tokens(tmp_path: Path
     )
     least = {"L1-H64-A8-F256": 1.0}
     some = tuple(replace(gain, p_value_holm=least.get(gain.shape, 0.0)) for gain in actual.token_gains)
-    told = loss_findings(with_found(actual, token_gains=some))[-4:]
+    told = loss_findings(with_facts(actual, token_gains=some))[-4:]
     assert "undecided 1 " in told[0]
     assert not any("undecided" in line or line.startswith(tuple(least)) for line in told[1:])
     none = tuple(replace(gain, p_value_holm=1.0) for gain in actual.token_gains)
-    assert loss_findings(with_found(actual, token_gains=none))[-1].startswith("Not decided: none of 4 last steps")
+    assert loss_findings(with_facts(actual, token_gains=none))[-1].startswith("Not decided: none of 4 last steps")
     assert all(line.endswith("nats lowered per doubling of the tokens.") for line in most)
     lowered = {gain.shape: gain.nats_lowered_per_doubling for gain in actual.token_gains}
     assert [line.split(" from ")[0] for line in most] == sorted(lowered, key=lambda shape: -lowered[shape])[:3]

@@ -40,7 +40,7 @@ from study.report.score_sentences import law_table, published_table, score_findi
 from study.store.score_records import baseline, file_baseline, score_folder, scores_of, write_scores
 from study.store.sweep_folder import SweepFolder
 from study.tasks.task_spec import read_spec
-from tests.synthetic import add_run, depth_or_width, in_setting, run_config, sweep_folder, with_found
+from tests.synthetic import add_run, depth_or_width, in_setting, run_config, sweep_folder, with_facts
 from tests.synthetic_scores import FINGERPRINT, TASKS, ScoreLaw, add_score, add_scores
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
@@ -157,7 +157,7 @@ def test_trends_are_corrected_for_the_number_of_tasks(evidence: Evidence) -> Non
     assert not any("cannot decide" in sentence for sentence in score_findings(evidence))
     many = replace(actual, tasks=tuple(replace(actual.tasks[0], task=f"task {number}") for number in range(20)))
     few = [replace(_of_encoders(task, 4), trend=replace(task.trend, p_value_holm=1.0)) for task in many.tasks if task.trend]
-    told = score_findings(with_found(evidence, downstream=replace(many, tasks=tuple(few))))
+    told = score_findings(with_facts(evidence, downstream=replace(many, tasks=tuple(few))))
     assert "; 4 encoders at most cannot decide one of 20 tasks in whatever order, more of them might." in told[0]
 
 
@@ -182,7 +182,7 @@ def test_tasks_that_no_order_of_their_encoders_could_decide_are_named(
         for place, n in enumerate(encoders)
     )
     (sentence,) = [
-        line for line in score_findings(with_found(evidence, downstream=replace(actual, tasks=tasks))) if "Holm" in line
+        line for line in score_findings(with_facts(evidence, downstream=replace(actual, tasks=tasks))) if "Holm" in line
     ]
     names = ", ".join(task.task for task in tasks)
     assert sentence == f"{names}: scores show no decided relation to the loss (Holm, 5%){told}."
@@ -223,7 +223,7 @@ def test_where_pre_training_shows_is_told_with_the_tasks_where_it_does_not(
         replace(sst2, task=name, points=sst2.points.assign(random=sst2.points["random"] + lift))
         for name, lift in zip(("sst2", "other"), lifts, strict=True)
     )
-    changed = with_found(evidence, downstream=replace(actual, tasks=tasks))
+    changed = with_facts(evidence, downstream=replace(actual, tasks=tasks))
     (sentence,) = [line for line in score_findings(changed) if line.startswith("Encoders above")]
     assert sentence.endswith(f"beyond noise, each tested at 5%: {told}.")
     assert "0 of 0" not in trend_table(changed)
@@ -238,13 +238,13 @@ def test_where_pre_training_hurts_and_where_a_bag_of_words_is_better_is_told(evi
     points = sst2.points.head(3).assign(score=0.7, half=0.03, random_half=0.04, noise=noises)
     hurt = replace(sst2, points=points.assign(random=[0.749, 0.751, 0.6], bag_of_words=[0.751, 0.749, 0.649]))
     alone = replace(sst2, task="alone", points=points.assign(random=np.nan, bag_of_words=np.nan))
-    told = score_findings(with_found(evidence, downstream=replace(actual, tasks=(hurt, alone))))
+    told = score_findings(with_facts(evidence, downstream=replace(actual, tasks=(hurt, alone))))
     assert "Encoders below the same encoders untrained, beyond noise likewise: sst2 1 of 3." in told
     assert "Beside a bag of words, beyond noise likewise, encoders above: sst2 1 of 3; below: sst2 1 of 3." in told
     counts = hurt.to_dict()
     assert counts["beside_untrained"] == {"above": 1, "below": 1, "of": 3}
     assert counts["beside_bag_of_words"] == {"above": 1, "below": 1, "of": 3}
-    nothing = score_findings(with_found(evidence, downstream=replace(actual, tasks=(alone,))))
+    nothing = score_findings(with_facts(evidence, downstream=replace(actual, tasks=(alone,))))
     assert not any("beyond noise likewise" in sentence for sentence in nothing)
     usual = score_findings(evidence)
     assert "Encoders below the same encoders untrained, beyond noise likewise: none on any task." in usual
@@ -280,13 +280,13 @@ def test_the_best_on_average_is_told_beside_the_second_and_of_how_many(evidence:
     fewer = replace(actual.average, points=loud)
     (told,) = [
         one
-        for one in score_findings(with_found(evidence, downstream=replace(actual, average=fewer)))
+        for one in score_findings(with_facts(evidence, downstream=replace(actual, average=fewer)))
         if one.startswith("On av")
     ]
     assert "scores highest, of the 2 of 6 encoders that met all of them, " in told
     assert ", not beyond noise above " in told
     alone = replace(actual.average, points=actual.average.points.head(1))
-    told_of_one = score_findings(with_found(evidence, downstream=replace(actual, average=alone)))
+    told_of_one = score_findings(with_facts(evidence, downstream=replace(actual, average=alone)))
     assert not [sentence for sentence in told_of_one if sentence.startswith("On average")]
 
 
@@ -619,7 +619,7 @@ def test_scores_of_several_tokenisers_stand_at_bits_per_byte_without_a_law_of_lo
     cells = [
         replace(cell, per_byte=True, settings={**cell.settings, "data.tokenizer.kind": next(kinds)}) for cell in evidence.cells
     ]
-    actual = with_found(evidence, cells=tuple(cells))
+    actual = with_facts(evidence, cells=tuple(cells))
     data = score_against_loss.frame(actual)
     assert set(data["kind"]) == {"measured"}, "whose x would be a loss per token"
     sst2 = data[data["task"] == "sst2"].set_index("cell")["x"]
@@ -633,7 +633,7 @@ def test_scores_of_several_tokenisers_stand_at_bits_per_byte_without_a_law_of_lo
 def test_scores_of_losses_that_do_not_compare_have_panels_of_their_own(evidence: Evidence) -> None:
     texts = cycle(("one", "other"))
     cells = tuple(replace(cell, validation=next(texts)) for cell in evidence.cells)
-    data = score_against_loss.frame(with_found(evidence, cells=cells))
+    data = score_against_loss.frame(with_facts(evidence, cells=cells))
     assert set(data["kind"]) == {"measured"}
     drawn = score_against_loss.draw(data)
     assert len(drawn.axes) == 2 * (len(TASKS) + 1)

@@ -93,20 +93,20 @@ def test_there_is_no_verdict_on_shapes_and_steps_whose_order_was_not_measured_bu
     shapes = ((1, 128), (2, 92), (2, 128))
     for (depth, width), tokens, seed in product(shapes, (1e6, 2e6), range(3)):
         add_run(folder, run_config(depth, width, seed=seed, tokens=tokens), order_gain=None)
-    found = gathered(folder)
-    assert {pair.status for pair in (*found.comparisons.pairs, *found.gains)} == {"order_not_measured"}
-    assert {pair.p_value_holm for pair in (*found.comparisons.pairs, *found.gains)} == {None}
-    assert found.averages == ()
-    assert {gain.status for gain in found.token_gains} == {"decided"}
-    assert not any(one.status == "decided" for one in found.dominances)
-    told = " ".join(loss_findings(found))
+    evidence = gathered(folder)
+    assert {pair.status for pair in (*evidence.comparisons.pairs, *evidence.gains)} == {"order_not_measured"}
+    assert {pair.p_value_holm for pair in (*evidence.comparisons.pairs, *evidence.gains)} == {None}
+    assert evidence.averages == ()
+    assert {gain.status for gain in evidence.token_gains} == {"decided"}
+    assert not any(one.status == "decided" for one in evidence.dominances)
+    told = " ".join(loss_findings(evidence))
     assert "No verdict on 4 steps to a larger size" not in told, "pairs of shapes say it"
     assert "word order was not measured, without which losses say little; new runs measure it." in told
 
 
 def test_a_verdict_on_variants_says_that_their_order_was_not_measured(tmp_path: Path) -> None:
-    found = of_variants(tmp_path / "s", None, None)
-    assert verdict_of(found).certainty.startswith("Whether these encoders read word order was not measured")
+    evidence = of_variants(tmp_path / "s", None, None)
+    assert verdict_of(evidence).certainty.startswith("Whether these encoders read word order was not measured")
     known = verdict_of(of_variants(tmp_path / "t", 1.0, 1.0))
     assert "not measured" not in f"{known.sentence} {known.certainty}"
 

@@ -187,10 +187,10 @@ def test_a_response_below_zero_is_fitted_where_residuals_are_linear_and_refused_
         frame = pd.DataFrame({"n_dense": size, "unigram_loss": floor + 60 * size**-0.25 + loss})
         table = RunTable(Path("t.csv"), frame)
         for written in ("unigram_loss = E + A*n_dense^-a", "E + A*n_dense^-a"):
-            found = fit_table(TableQuery(table), written, Settings(bootstrap=40, space="linear", starts=16), 0.1).fit
-            assert found.law.definition.endswith(" in -100..100") or floor == -1.5
-            assert found.estimates["E"] == pytest.approx(floor, abs=0.1)
-            assert find_law(found.law.definition, table=table) == found.law
+            fitted = fit_table(TableQuery(table), written, Settings(bootstrap=40, space="linear", starts=16), 0.1).fit
+            assert fitted.law.definition.endswith(" in -100..100") or floor == -1.5
+            assert fitted.estimates["E"] == pytest.approx(floor, abs=0.1)
+            assert find_law(fitted.law.definition, table=table) == fitted.law
         told = r"loss \(unigram_loss\): must be positive, but is not in row \d+ .* or give --space linear$"
         with pytest.raises(InputError, match=told):
             fit_table(TableQuery(table), "E + A*n_dense^-a", Settings(bootstrap=0))
@@ -209,8 +209,8 @@ def test_a_size_may_be_zero_where_a_law_of_one_s_own_has_a_value_there() -> None
     tokens = np.tile([0.0, 2e2, 4e2, 8e2, 1.6e3, 3.2e3, 6.4e3, 1.3e4], 3)
     loss = (1 + 20 / (8 + tokens**0.4)) * np.exp(np.random.default_rng(0).normal(0, 1e-3, 24))
     query = TableQuery(RunTable(Path("t.csv"), pd.DataFrame({"tokens": tokens, "loss": loss})), any_units=True)
-    found = fit_table(query, "E + B/(d + D^b)", Settings(bootstrap=0, starts=16), 0.1).fit
-    assert found.estimates == pytest.approx({"E": 1.0, "B": 20.0, "d": 8.0, "b": 0.4}, rel=0.1)
+    fitted = fit_table(query, "E + B/(d + D^b)", Settings(bootstrap=0, starts=16), 0.1).fit
+    assert fitted.estimates == pytest.approx({"E": 1.0, "B": 20.0, "d": 8.0, "b": 0.4}, rel=0.1)
     with pytest.raises(InputError, match=r"has no value in row 1, .* where tokens is 0; leave these rows out"):
         fit_table(query, "E + B*D^-b", Settings(bootstrap=0))
     with pytest.raises(InputError, match=r"tokens: must be positive, but is not in row 1 \(0\)"):

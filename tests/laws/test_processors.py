@@ -107,10 +107,10 @@ def test_a_term_that_is_left_out_converges_and_its_exponent_stays_at_its_start()
     law, rising = LAWS["power-floor"].at({"parameters": sizes}), 3 * sizes**0.01
     objective = Objective(law, rising, 1e-3, "log")
     start = np.array([[3.5, coefficient, 0.7] for coefficient in (1e-3, 1e-9, 1e-30)])
-    found = minimise(objective, start, np.ones((3, 8)))
-    assert found.converged.all()
-    assert found.theta[:, 1] == pytest.approx(0, abs=1e-12)
-    assert (found.theta[:, 2] == 0.7).all()
+    minimum = minimise(objective, start, np.ones((3, 8)))
+    assert minimum.converged.all()
+    assert minimum.theta[:, 1] == pytest.approx(0, abs=1e-12)
+    assert (minimum.theta[:, 2] == 0.7).all()
 
 
 HAS_AVX512 = "avx512f" in (processor_line("flags") or "").split()

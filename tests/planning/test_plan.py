@@ -114,9 +114,9 @@ def test_equal_parameters_are_met_within_the_tolerance() -> None:
 def test_equal_total_parameters_are_met_with_the_vocabulary_and_the_positions_of_the_text() -> None:
     shapes = {"grid": None, "iso_parameters": [5e5], "depth": [1, 2, 4], "head_width": 8}
     text = {"tokenizer": {"vocabulary": 2048}, "sequence_length": 64}
-    found = [cell.config.architecture for cell in cells(sweep(shapes=shapes | {"count": "total"}, data=text))]
-    assert [parameters(shape).parameters for shape in found] == [pytest.approx(5e5, rel=0.05)] * 3
-    deeper = [parameters(shape).parameters_non_embedding for shape in found]
+    architectures = [cell.config.architecture for cell in cells(sweep(shapes=shapes | {"count": "total"}, data=text))]
+    assert [parameters(shape).parameters for shape in architectures] == [pytest.approx(5e5, rel=0.05)] * 3
+    deeper = [parameters(shape).parameters_non_embedding for shape in architectures]
     assert deeper == sorted(deeper), "the wider has larger tables, and less in its layers"
     assert deeper[2] > 1.4 * deeper[0]
     usual = [cell.config.key for cell in cells(sweep(shapes=shapes, data=text))]

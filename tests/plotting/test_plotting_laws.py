@@ -35,7 +35,7 @@ from study.plotting import compute_optimal, forecast_against_truth, law_fit, los
 from study.plotting.law_figures import _exponents, draw_all, frame_of_sweep, targets_of
 from study.plotting.style import finding_of, log_ticks, panels, save_in, theme, title_of
 from tests.laws.test_frontiers import best, iso_flop_runs
-from tests.synthetic import SHAPES, add_run, depth_or_width, goal_path, reshaped, run_config, sweep_folder, with_found
+from tests.synthetic import SHAPES, add_run, depth_or_width, goal_path, reshaped, run_config, sweep_folder, with_facts
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
@@ -190,7 +190,7 @@ def test_the_law_of_a_sweep_leads_to_what_its_goal_forecasts(tmp_path: Path) -> 
         tmp_path / "s", shapes=tuple((1, width) for width in (48, 64, 92, 128, 184)), budgets=(1e6, 2e6, 4e6), seeds=1
     )
     folder.write_ledger()
-    evidence = with_found(gather(folder), goal=goal_path())
+    evidence = with_facts(gather(folder), goal=goal_path())
     data = frame_of_sweep(evidence)
     stars = data[data["kind"] == "target"].set_index("variable")
     assert stars["size"].to_dict() == {"parameters": 4e6, "tokens": 4e7}, "the budget is a column, which a goal does not name"
@@ -200,7 +200,7 @@ def test_the_law_of_a_sweep_leads_to_what_its_goal_forecasts(tmp_path: Path) -> 
     np.testing.assert_allclose(stars[["low", "high"]], 3 * np.exp([[-0.04, 0.04]] * 2))
     assert stars["row"].str.endswith("by the sweep's goal").all()
     for other in (None, goal_path(forecast_nats=None), goal_path(looks=())):
-        plain = frame_of_sweep(with_found(evidence, goal=other))
+        plain = frame_of_sweep(with_facts(evidence, goal=other))
         assert "target" not in set(plain["kind"])
         assert "parameters" in set(plain["axis"])
 
