@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from study.base.quantities import compact, compact_flops, error_text
 from study.base.text import visible
-from study.plotting.style import MANY
+from study.plotting.style import MANY, worded
 
 _WORDS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "line": ("", str),
@@ -97,7 +97,7 @@ def _words(row: Mapping[Hashable, Any]) -> str:
     for size in ("depth", "width"):
         if f"{size} {known.get(size)}" in str(known.get("line", "")):
             del known[size]
-    words = {name: value if isinstance(value, str) else _WORDS[name][1](value) for name, value in known.items()}
+    words = {name: worded(value) if isinstance(value, str) else _WORDS[name][1](value) for name, value in known.items()}
     words |= {name: f"{words[name]} {row.get('unit', 'nats')}" for name in words if name in _WITH_UNIT}
     return "\n".join(" ".join(filter(None, (_WORDS[name][0], words[name]))) for name in words)
 

@@ -16,7 +16,17 @@ from study.evidence.cells import scales_of
 from study.evidence.evidence import Evidence
 from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles, lines, of_cell
-from study.plotting.style import by_scale, incomparable, legend_below, loss_axis, panels, theme, ticks_in_words, title_above
+from study.plotting.style import (
+    by_scale,
+    incomparable,
+    legend_below,
+    loss_axis,
+    panels,
+    theme,
+    ticks_in_words,
+    title_above,
+    worded,
+)
 
 LEFT_OUT = "diverged"
 _BAND = 0.24
@@ -135,7 +145,7 @@ def _draw_left_out(axes: list[Axes], data: pd.DataFrame, styles: dict[str, dict[
             beside, side = _widest_gap(rates, data["learning_rate"])
             style: dict[str, Any] = {"ha": side, "va": "center", "fontsize": "x-small", "color": colour}
             away = (6 if side == "left" else -6, 0)
-            panel.annotate(names[str(line)], (beside, height), away, xycoords=up, textcoords="offset points", **style)
+            panel.annotate(worded(names[str(line)]), (beside, height), away, xycoords=up, textcoords="offset points", **style)
 
 
 def _distinct_parts(names: list[str]) -> dict[str, str]:

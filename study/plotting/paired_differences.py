@@ -18,7 +18,18 @@ from study.evidence.cells import run_ids_in, shorten_run_ids
 from study.evidence.comparisons import Average, Comparison
 from study.evidence.evidence import Evidence
 from study.plotting.hover import explain
-from study.plotting.style import in_lines, in_unit, legend_below, letters_in, style, theme, title_above, unit_axis, wide_figure
+from study.plotting.style import (
+    in_lines,
+    in_unit,
+    legend_below,
+    letters_in,
+    style,
+    theme,
+    title_above,
+    unit_axis,
+    wide_figure,
+    worded,
+)
 
 AVERAGES = "averages over conditions"
 """The heading of the averages over families."""
@@ -99,7 +110,7 @@ def draw(data: pd.DataFrame) -> Figure:
     If every family compares the same two, its name stands for the pair. Thirty pairs fit a page, and of more the largest
     differences are shown. An interval that reaches much farther than most ends in an arrow at the edge.
     """
-    every = in_unit(data).reset_index(drop=True)
+    every = _worded(in_unit(data).reset_index(drop=True))
     data = _fitting(every)
     first, second = data["sides"].iloc[0] if data["sides"].nunique() == 1 else ("first", "second")
     counts = data["n_sequences"].astype(str) + " sequences, " + data["n_seeds"] + " seeds"
@@ -141,6 +152,12 @@ def draw(data: pd.DataFrame) -> Figure:
         cut = [] if edges is None else [Line2D([], [], color="#777777", marker=">", label="interval goes on beyond the edge")]
         legend_below(figure, [*map(_key, seen), *cut])
     return figure
+
+
+def _worded(data: pd.DataFrame) -> pd.DataFrame:
+    """Return the pairs with their names in the wording of the figure."""
+    sides = data["sides"].map(lambda sides: tuple(map(worded, sides)))
+    return data.assign(pair=data["pair"].map(worded), family=data["family"].map(worded), sides=sides)
 
 
 def _edges(data: pd.DataFrame) -> tuple[float, float] | None:

@@ -89,13 +89,18 @@ _WORDING: ContextVar[Callable[[str], str]] = ContextVar("wording", default=str)
 
 @contextmanager
 def drawn_as(name: StyleName, wording: Callable[[str], str] = str) -> Iterator[None]:
-    """Draw figures in this style inside the block, with titles in this wording; without one they are as wide as a page."""
+    """Draw figures in this style inside the block, all their texts in this wording; without one they are as wide as a page."""
     style_before, wording_before = _STYLE.set(STYLES[name]), _WORDING.set(wording)
     try:
         yield
     finally:
         _STYLE.reset(style_before)
         _WORDING.reset(wording_before)
+
+
+def worded(text: str) -> str:
+    """Return a text in the wording that figures are drawn in."""
+    return _WORDING.get()(text)
 
 
 def style() -> Style:
@@ -164,7 +169,7 @@ def panels(titles: Sequence[str], x: str, y: str, columns: int = 2, height: floa
     axes = axes[: len(titles)]
     letters = letters_in(0.9 * figure.get_figwidth() / columns)
     for panel, title in zip(axes, titles, strict=True):
-        panel.set_title("\n".join(in_lines(line, letters) for line in title.splitlines()))
+        panel.set_title("\n".join(in_lines(line, letters) for line in worded(title).splitlines()))
     for lowest in axes[-columns:]:
         lowest.set_xlabel(in_lines(x, letters))
         lowest.xaxis.set_tick_params(labelbottom=True)
@@ -269,8 +274,9 @@ def legend_below(figure: Figure, entries: Sequence[Artist], columns: int = 4) ->
     """Put one legend under all panels, in at most `columns` columns; the figure grows with it."""
     if not entries:
         return
+    labels = [worded(str(entry.get_label())) for entry in entries]
     for count in range(min(columns, len(entries)), 0, -1):
-        legend = figure.legend(handles=entries, loc="outside lower center", ncols=count)
+        legend = figure.legend(entries, labels, loc="outside lower center", ncols=count)
         if count == 1 or _fits(figure, legend):
             more = _extent(figure, legend).height / figure.dpi - LEGEND_INCHES
             figure.set_figheight(figure.get_figheight() + max(0.0, more))
@@ -280,7 +286,7 @@ def legend_below(figure: Figure, entries: Sequence[Artist], columns: int = 4) ->
 
 def title_above(figure: Figure, finding: str, note: str = "") -> None:
     """Put what the figure shows above it, in bold, and a note below that, each in as few lines as fit; the figure grows."""
-    title, worded = figure.suptitle("", x=0.01, ha="left", weight="bold"), _WORDING.get()
+    title = figure.suptitle("", x=0.01, ha="left", weight="bold")
     _fill(figure, title, worded(finding))
     if note:
         below = Annotation("", (0, 0), xycoords=title, va="bottom", fontsize=style().points)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import fill
 
 import pandas as pd
 import seaborn as sns
@@ -17,9 +16,6 @@ from study.counting.named_models import named
 from study.counting.parameters import parameters, what_doubling_adds
 from study.evidence.evidence import Evidence
 from study.plotting.style import panels, theme, title_above
-
-_TITLE = 40
-"""Letters per line of a panel's title."""
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
@@ -55,7 +51,7 @@ def draw(data: pd.DataFrame) -> Figure:
     with theme():
         names = data["shape"].unique()
         before = data.groupby("shape")["before"].first()
-        titles = [f"{fill(name, _TITLE)}\n({compact(before[name])} parameters_encoder)" for name in names]
+        titles = [f"{name}\n({compact(before[name])} parameters_encoder)" for name in names]
         figure, axes = panels(titles, "parameters added, share of parameters_encoder", "size doubled", 3, 2.0)
         colours = sns.color_palette("colorblind", data["size"].nunique()).as_hex()
         for panel, name in zip(axes, names, strict=True):

@@ -20,7 +20,7 @@ from study.report.figures import FIGURES
 from study.report.findings import dominance_sentences, law_findings, law_sentence, loss_findings, parameter_findings, run_count
 from study.report.open_questions import undecided
 from study.report.page import write_page
-from study.report.plain_words import in_plain_words
+from study.report.plain_words import plain_words
 from study.report.score_sentences import law_table, score_findings, score_table, trend_table
 from study.report.verdicts import Verdict, asks_about, short_ids, verdict_of
 from study.store.named_files import as_read
@@ -192,7 +192,7 @@ def report(
     evidence = gather(folder, include_unbracketed, ledger)
     save_fits(evidence)
     settings = [cell.settings for cell in evidence.cells]
-    with drawn_as(style, lambda title: in_plain_words(title, settings)):
+    with drawn_as(style, plain_words(settings)):
         drawn = {name: figure for name in FIGURES if (figure := _drawn(evidence, name, formats)) is not None}
     answer = Answer(evidence, {name: finding_of(figure) for name, figure in drawn.items()}, records)
     write_atomically(folder.answer_file, answer.to_markdown().encode())

@@ -1,15 +1,19 @@
-"""Knob values in plain words, for sentences: `batch_tokens=256` is a batch of 256 tokens; tables keep `key=value`."""
+"""Knob values in plain words, for sentences and figures: `batch_tokens=256` is a batch of 256 tokens.
+
+Tables keep `key=value`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from study.base.grouping import grouped
 from study.base.schema import whole
 from study.base.text import joined
 from study.config.named_runs import NO_RUN, Teacher, parse_start, parse_teacher
 from study.config.run_config import describe_knobs
+from study.evidence.cells import run_ids_in, shorten_run_ids
 
 _OTHER = ""
 """The key of the phrase for numbers without one of their own."""
@@ -22,6 +26,7 @@ _PHRASES: dict[str, dict[str, str]] = {
         "geglu": "GeGLU",
         "swiglu": "SwiGLU",
     },
+    "architecture.distance_bias": {"none": "no distance bias", "learned": "a learned distance bias", "alibi": "ALiBi"},
     "architecture.embedding_width": {"none": "a token table of full width", _OTHER: "a token table of width {:,}"},
     "architecture.enhanced_mask_decoder": {"False": "a plain last layer", "True": "the enhanced mask decoder"},
     "architecture.layer_groups": {
@@ -86,13 +91,18 @@ _LAYER_LOSSES = {
 """What a teacher's layers teach, by the name of the loss."""
 
 
-def in_plain_words(text: str, settings: Iterable[Mapping[str, object]]) -> str:
-    """Return the text with every `key=value` of cells' settings, by ledger column, in plain words."""
+def plain_words(settings: Iterable[Mapping[str, object]]) -> Callable[[str], str]:
+    """Return what writes every `key=value` of a text in plain words, those of cells' settings, by ledger column, as phrases."""
     phrases = dict(_phrases(settings))
     known = "|".join(map(re.escape, sorted(phrases, key=len, reverse=True)))
-    if known:
-        text = re.sub(rf"(?<![\w.:])(?:{known})(?![\w=]|[:.,]\w)", lambda match: phrases[match[0]], text)
-    return re.sub(r"([\w.]+)=([^\s,;()]*)", lambda match: _spelled(match[1], match[2]), text)
+    phrase = re.compile(rf"(?<![\w.:])(?:{known})(?![\w=]|[:.,]\w)") if known else None
+
+    def in_plain_words(text: str) -> str:
+        if phrase is not None:
+            text = phrase.sub(lambda match: phrases[match[0]], text)
+        return re.sub(r"([\w.]+)=([^\s,;()]*)", lambda match: _spelled(match[1], match[2]), text)
+
+    return in_plain_words
 
 
 def is_asked_of(knob: str, question: str) -> bool:
@@ -101,22 +111,24 @@ def is_asked_of(knob: str, question: str) -> bool:
 
 
 def _phrases(settings: Iterable[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
-    """Each setting as `describe_knobs` writes it, with its phrase; settings of one phrase keep their values."""
+    """Each setting as `describe_knobs` writes it, also with short run ids, and its phrase; those of one phrase keep values."""
     values = dict.fromkeys((knob, value) for cell in settings for knob, value in cell.items())
+    ids = run_ids_in(value for _, value in values)
     for (knob, phrase), same in grouped(values, lambda setting: (setting[0], _phrase(*setting))).items():
         for _, value in same:
             written = describe_knobs({knob: value})
-            yield written, phrase if len(same) == 1 else _spelled(*written.split("=", 1))
+            for text in {written, shorten_run_ids(written, ids)}:
+                yield text, phrase if len(same) == 1 else _spelled(*text.split("=", 1))
             if (teacher := parse_teacher(str(value))) is not None and teacher.unusual:
                 yield f"distilled ({describe_knobs(teacher.unusual)})", f"distilled from {_of_teacher(teacher)}"
 
 
 def _phrase(knob: str, value: object) -> str:
     phrases, text = _PHRASES.get(knob, {}), describe_knobs({knob: value}).partition("=")[2]
-    if (start := parse_start(text)) is not None:
+    if knob == "recipe.start" and (start := parse_start(text)) is not None:
         words = {"spread": "evenly spread layers"}.get(start.keep, f"the {start.kept_words}")
         return f"a start from {words}" if start.grow is None else "a start from a grown encoder"
-    if (teacher := parse_teacher(text)) is not None:
+    if knob == "recipe.teacher" and (teacher := parse_teacher(text)) is not None:
         return _of_teacher(teacher)
     if text in phrases:
         return phrases[text]

@@ -37,7 +37,7 @@ from study.report.pair_sentences import (
     why_unknown,
     without_order_remedy,
 )
-from study.report.plain_words import in_plain_words, is_asked_of
+from study.report.plain_words import is_asked_of, plain_words
 from study.report.score_sentences import best_variant
 
 MOST_NAMES = 4
@@ -709,7 +709,7 @@ def _on_goal(evidence: Evidence) -> Verdict:
         met = "The intervals of all pairs hold at all looks together with 95%."
     certainty = {"met": met, "open": "The launch has not ended."}.get(path.state, "The goal is not met.")
     change = "other text or another recipe" if path.state == "met" else "more to spend, or another pool"
-    sentence = in_plain_words(path.sentence, [cell.settings for cell in evidence.cells])
+    sentence = plain_words(cell.settings for cell in evidence.cells)(path.sentence)
     return Verdict(printable(f"{sentence}."), certainty, change, ("path_to_goal", "law_fit", "paired_differences"))
 
 
@@ -749,7 +749,7 @@ def _sentence(evidence: Evidence, clauses: Sequence[str]) -> str:
     whole = ", and ".join(clauses if len(clauses) <= MOST_KINDS else [", ".join(clauses[:-1]), clauses[-1]])
     text, interval, rest = whole.partition("95% interval ")
     text = text + interval + rest.replace("95% interval ", "")
-    text = short_ids(evidence, in_plain_words(text, [cell.settings for cell in evidence.cells]))
+    text = short_ids(evidence, plain_words(cell.settings for cell in evidence.cells)(text))
     return printable(f"{text[0].upper()}{text[1:]}.")
 
 

@@ -156,15 +156,21 @@ def test_depth_can_win(tmp_path: Path) -> None:
     assert answer.headline.endswith("1M tokens), a significant difference.")
 
 
-def test_titles_and_captions_of_figures_have_knobs_in_plain_words(tmp_path: Path) -> None:
+def test_captions_and_all_texts_of_figures_have_knobs_in_plain_words(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm": ["post", "pre"]}})
     for norm in ("post", "pre"):
         for seed in (0, 1):
             add_run(folder, in_setting(run_config(1, 64, seed=seed), norm=norm))
-    captions = report(folder, include_unbracketed=True).figures
+    captions = report(folder, include_unbracketed=True, page=tmp_path / "page.html").figures
     assert "-norm" in captions["loss_against_parameters"]
     assert "=" not in " ".join(captions.values())
-    assert "-norm" in (folder.figures / "loss_against_parameters.svg").read_text()
+    shown = {name: (folder.figures / f"{name}.svg").read_text() for name in captions}
+    worded = {name for name, drawing in shown.items() if "post-norm" in drawing and "pre-norm" in drawing}
+    assert worded >= {"loss_against_parameters", "loss_against_flops", "loss_curves", "paired_differences"}
+    assert not [name for name, drawing in shown.items() if "norm=p" in drawing]
+    points = re.findall("<title>(.*?)</title>", (tmp_path / "page.html").read_text(), re.DOTALL)
+    assert any("pre-norm" in words for words in points)
+    assert not any("norm=p" in words for words in points)
 
 
 def test_undecided_says_what_would_decide(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from study.config.recipe import Objective, OptimiserName, Packing, ParametrizationName
 from study.config.run_config import describe_knobs
-from study.report.plain_words import in_plain_words, is_asked_of
+from study.evidence.cells import shorten_run_ids
+from study.report.plain_words import is_asked_of, plain_words
 
 RUN = "0123456789abcdef"
 
@@ -21,6 +22,7 @@ RUN = "0123456789abcdef"
         ("data.tokenizer.vocabulary", 4096, "4,096 pieces"),
         ("architecture.position_encoding", "rotary", "rotary positions"),
         ("recipe.optimizer", "muon", "Muon"),
+        ("architecture.distance_bias", "none", "no distance bias"),
         ("architecture.embedding_width", "none", "a token table of full width"),
         ("architecture.embedding_width", "48", "a token table of width 48"),
         ("recipe.start", f"{RUN}:first", "a start from the first layers"),
@@ -39,12 +41,27 @@ RUN = "0123456789abcdef"
 )
 def test_a_value_has_its_words(knob: str, value: object, words: str) -> None:
     text = f"the loss with {describe_knobs({knob: value})}: low, and {describe_knobs({knob: value})}."
-    assert in_plain_words(text, [{knob: value}]) == f"the loss with {words}: low, and {words}."
+    assert plain_words([{knob: value}])(text) == f"the loss with {words}: low, and {words}."
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "words"),
+    [
+        ("recipe.start", f"{RUN}:spread", "a start from evenly spread layers"),
+        ("recipe.start", f"{RUN}:0,2,4", "a start from the layers 0, 2, 4"),
+        ("recipe.teacher", RUN, "a teacher's predictions alone"),
+    ],
+)
+def test_a_run_may_be_named_by_its_id_or_in_short(knob: str, value: str, words: str) -> None:
+    named = describe_knobs({knob: value})
+    in_short = shorten_run_ids(named, {RUN})
+    assert in_short != named
+    assert {plain_words([{knob: value}])(f"depth 1, {text}") for text in (named, in_short)} == {f"depth 1, {words}"}
 
 
 def test_values_of_one_phrase_keep_what_tells_them_apart() -> None:
     teachers = [f"{RUN}:weight=0.5", f"{RUN}:weight=0.25"]
-    words = [in_plain_words(f"teacher={one}", [{"recipe.teacher": other} for other in teachers]) for one in teachers]
+    words = [*map(plain_words([{"recipe.teacher": one} for one in teachers]), [f"teacher={one}" for one in teachers])]
     assert len({*words}) == 2
     assert not any("=" in text for text in words)
 
@@ -54,7 +71,7 @@ def test_longer_values_are_not_taken_for_shorter_ones() -> None:
         {"recipe.batch_tokens": 256, "recipe.masking.rate": 0.0},
         {"recipe.batch_tokens": 2560, "recipe.masking.rate": 0.4},
     ]
-    text = in_plain_words("batch_tokens=2560, masking.rate=0.4; batch_tokens=256, masking.rate=0.", settings)
+    text = plain_words(settings)("batch_tokens=2560, masking.rate=0.4; batch_tokens=256, masking.rate=0.")
     assert text == "a batch of 2,560 tokens, 40% masks; a batch of 256 tokens, 0% masks."
 
 
@@ -69,7 +86,7 @@ def test_longer_values_are_not_taken_for_shorter_ones() -> None:
 )
 def test_every_choice_of_a_knob_has_a_phrase(knob: str, values: tuple[str, ...]) -> None:
     name = knob.rpartition(".")[2]
-    words = [in_plain_words(f"{name}={value}", [{knob: value} for value in values]) for value in values]
+    words = [*map(plain_words([{knob: value} for value in values]), [f"{name}={value}" for value in values])]
     assert len({*words}) == len(values)
     assert not {*words} & {f"{name} {value.replace('_', ' ')}" for value in values}
 
