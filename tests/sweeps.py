@@ -19,6 +19,13 @@ from study.running.run_proposer import RunJob, RunProposer
 from study.store.records import RunRecord, State, counts_of
 from study.store.sweep_folder import SweepFolder
 
+LEARNS: dict[str, Any] = {
+    "shapes": {"grid": {"depth": [1]}},
+    "base": {"architecture": {"norm": "pre"}, "recipe": {"learning_rate": 0.01}},
+    "budgets": {"steps": [250]},
+}
+"""The changes that make a sweep of one run, which learns enough for its answer to use it."""
+
 RATES = {"recipe.learning_rate": {"low": 0.02, "high": 0.08, "trials": 3}}
 
 

@@ -22,7 +22,7 @@ from study.store.score_records import scores_of
 from study.store.work_folder import checkpoints_in
 from tests.launching import Place, has_rows, until_in
 from tests.scoring.test_scoring import write_tasks
-from tests.sweeps import write_sweep, write_topics
+from tests.sweeps import LEARNS, write_sweep, write_topics
 from tests.waiting import until
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'scaling-study[ray]'")
@@ -31,13 +31,6 @@ PATIENCE = 400.0
 """Seconds to wait for what takes ten on an idle machine."""
 
 LAUNCH = ("launch", "toy.yaml", "--on", "ray", "--no-wandb")
-
-LEARNS: dict[str, Any] = {
-    "shapes": {"grid": {"depth": [1]}},
-    "base": {"architecture": {"norm": "pre"}, "recipe": {"learning_rate": 0.01}},
-    "budgets": {"steps": [250]},
-}
-"""A sweep of one run that learns enough for its answer to use it."""
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tests.conftest import Figure
 from tests.launching import Place, has_rows, until_in
 from tests.scoring.test_scoring import write_tasks
 from tests.slurm_cluster import SlurmCluster, why_not
-from tests.sweeps import write_sweep, write_topics
+from tests.sweeps import LEARNS, write_sweep, write_topics
 from tests.waiting import until
 
 NOT_HERE = why_not()
@@ -31,13 +31,6 @@ PATIENCE = 400.0
 """Seconds to wait for what takes ten on an idle machine: each job imports torch anew."""
 
 LAUNCH = ("launch", "toy.yaml", "--on", "slurm", "--no-wandb", "--device", "cpu")
-
-LEARNS: dict[str, Any] = {
-    "shapes": {"grid": {"depth": [1]}},
-    "base": {"architecture": {"norm": "pre"}, "recipe": {"learning_rate": 0.01}},
-    "budgets": {"steps": [250]},
-}
-"""A sweep of one run that learns enough for its answer to use it."""
 
 
 @pytest.fixture(scope="module")

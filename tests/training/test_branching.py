@@ -33,16 +33,29 @@ def with_budget(corpus: Path, steps: int, **recipe: Any) -> RunConfig:
     return config(corpus, recipe=shared | recipe)
 
 
-def trunk_and_branch(root: Path, long: RunConfig, short: RunConfig, **execution: Any) -> tuple[RunFolder, RunFolder]:
-    """Train a long run and a short one that branches from it."""
+def folders(root: Path, long: RunConfig, short: RunConfig) -> tuple[RunFolder, RunFolder]:
+    """The folders of a long run, which is to leave its state where the short one branches, and of the short one."""
     assert short.branch_step is not None
     trunk, branch = run_folder(root, long), run_folder(root, short)
     trunk.write_config(long)
     trunk.write_orders(Orders(branch_steps=(short.branch_step,)))
+    return trunk, branch
+
+
+def adopted(root: Path, long: RunConfig, short: RunConfig, **execution: Any) -> tuple[RunFolder, RunFolder, Path]:
+    """Train a long run, and give its state to the short one."""
+    assert short.branch_step is not None
+    trunk, branch = folders(root, long, short)
     trained(root, long, **execution)
     branch.write_config(short)
     (state,) = trunk.branch(short.branch_step).glob("*.ckpt")
     adopt(trunk, state, branch)
+    return trunk, branch, state
+
+
+def trunk_and_branch(root: Path, long: RunConfig, short: RunConfig, **execution: Any) -> tuple[RunFolder, RunFolder]:
+    """Train a long run and a short one that branches from it."""
+    trunk, branch, _ = adopted(root, long, short, **execution)
     trained(root, short, **execution)
     return trunk, branch
 
@@ -99,9 +112,7 @@ def test_stopping_trunk_and_branch_changes_nothing(
 ) -> None:
     """Before, at and after the step where the ways part; what was spent before a stop is spent once."""
     short, long = with_budget(corpus, 35), with_budget(corpus, 70)
-    trunk, branch = run_folder(tmp_path, long), run_folder(tmp_path, short)
-    trunk.write_config(long)
-    trunk.write_orders(Orders(branch_steps=(28,)))
+    trunk, branch = folders(tmp_path, long, short)
     with monkeypatch.context() as patch:
         trained(tmp_path, long, stop_after(step, patch))
     assert trunk.record() is None
@@ -125,9 +136,7 @@ def test_a_branch_has_the_rows_of_its_way_though_its_trunk_goes_it_again(
 ) -> None:
     """A trunk that was killed resumes from a checkpoint before the step where the branch leaves it, and is stopped there."""
     short, long = with_budget(corpus, 35), with_budget(corpus, 70)
-    trunk, branch = run_folder(tmp_path, long), run_folder(tmp_path, short)
-    trunk.write_config(long)
-    trunk.write_orders(Orders(branch_steps=(28,)))
+    trunk, branch = folders(tmp_path, long, short)
     for step in (11, 40):
         with monkeypatch.context() as patch:
             trained(tmp_path, long, stop_after(step, patch))
@@ -143,13 +152,7 @@ def test_a_branch_has_the_rows_of_its_way_though_its_trunk_goes_it_again(
 @pytest.mark.slow
 def test_a_branch_from_a_damaged_state_trains_alone_and_says_so(corpus: Path, tmp_path: Path) -> None:
     short, long = with_budget(corpus, 35), with_budget(corpus, 70)
-    trunk, branch = run_folder(tmp_path, long), run_folder(tmp_path, short)
-    trunk.write_config(long)
-    trunk.write_orders(Orders(branch_steps=(28,)))
-    trained(tmp_path, long)
-    branch.write_config(short)
-    (state,) = trunk.branch(28).glob("*.ckpt")
-    adopt(trunk, state, branch)
+    _, branch, state = adopted(tmp_path, long, short)
     content = bytearray(state.read_bytes())
     content[len(content) // 2] ^= 1
     state.write_bytes(content)
@@ -165,13 +168,7 @@ def test_a_branch_from_a_damaged_state_trains_alone_and_says_so(corpus: Path, tm
 @pytest.mark.slow
 def test_a_branch_outlives_its_trunk(corpus: Path, tmp_path: Path) -> None:
     short, long = with_budget(corpus, 35), with_budget(corpus, 70)
-    trunk, branch = run_folder(tmp_path, long), run_folder(tmp_path, short)
-    trunk.write_config(long)
-    trunk.write_orders(Orders(branch_steps=(28,)))
-    trained(tmp_path, long)
-    branch.write_config(short)
-    (state,) = trunk.branch(28).glob("*.ckpt")
-    adopt(trunk, state, branch)
+    trunk, branch, state = adopted(tmp_path, long, short)
     shutil.rmtree(trunk.path)
     assert [path.name for path in checkpoints_in(branch.checkpoints)] == [state.name]
     trained(tmp_path, short)
