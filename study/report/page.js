@@ -9,15 +9,15 @@ for (const svg of document.querySelectorAll(".figure svg")) {
     spot.words = spot.querySelector("title").textContent;
     spot.querySelector("title").remove();
   }
-  const show = found => {
+  const show = pointed => {
     for (const spot of spots) {
-      spot.classList.toggle("here", spot === found);
-      spot.classList.toggle("same", found !== null && spot !== found && found.dataset.line !== "" && spot.dataset.line === found.dataset.line);
+      spot.classList.toggle("here", spot === pointed);
+      spot.classList.toggle("same", pointed !== null && spot !== pointed && pointed.dataset.line !== "" && spot.dataset.line === pointed.dataset.line);
     }
-    tip.hidden = found === null;
-    if (found === null) return;
-    tip.textContent = found.words;
-    const box = found.getBoundingClientRect();
+    tip.hidden = pointed === null;
+    if (pointed === null) return;
+    tip.textContent = pointed.words;
+    const box = pointed.getBoundingClientRect();
     const left = box.right + tip.offsetWidth + 12 > innerWidth ? box.left - tip.offsetWidth - 8 : box.right + 8;
     tip.style.left = `${Math.max(4, left) + scrollX}px`;
     tip.style.top = `${Math.max(4, Math.min(box.top, innerHeight - tip.offsetHeight - 4)) + scrollY}px`;

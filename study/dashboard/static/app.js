@@ -24,22 +24,22 @@ async function draw() {
     href: address({ page: name, ...carried(name) }), "aria-current": name === page || (name === "sweeps" && ["sweep", "run"].includes(page)) ? "page" : null,
   }, words)));
   main.setAttribute("aria-busy", "true");
-  let found;
+  let shown;
   try {
-    found = await (PAGES[page] ?? overview)();
+    shown = await (PAGES[page] ?? overview)();
   } catch (error) {
-    found = { title: "Scaling study", content: [el("h1", {}, "This page cannot be shown"), problems(error.message.split("\n"))] };
+    shown = { title: "Scaling study", content: [el("h1", {}, "This page cannot be shown"), problems(error.message.split("\n"))] };
   }
   if (own !== drawn) return;
-  version = found.version ?? "";
+  version = shown.version ?? "";
   const focused = document.activeElement, id = main.contains(focused) ? focused.id : "";
   const cursor = id && "selectionStart" in focused && focused.type !== "range" && focused.type !== "checkbox" && focused.type !== "number"
     ? [focused.selectionStart, focused.selectionEnd] : null;
   const scrolled = [...main.querySelectorAll(".scroll")].map(one => [one.getAttribute("aria-label").split(":")[0], one.scrollLeft]);
-  main.replaceChildren(...[found.content].flat().filter(Boolean));
+  main.replaceChildren(...[shown.content].flat().filter(Boolean));
   for (const region of main.querySelectorAll(".region")) region.refresh?.();
   main.removeAttribute("aria-busy");
-  document.title = `${found.title} – Scaling study`;
+  document.title = `${shown.title} – Scaling study`;
   if (id) {
     const again = document.getElementById(id);
     again?.focus({ preventScroll: true });

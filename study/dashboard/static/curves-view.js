@@ -13,12 +13,12 @@ export function curvesView(sweep, rows, first) {
   const few = rows.length <= 10;
   const figure = region("curves", async node => {
     const metric = value("metric");
-    const found = await ask("curves", { sweep, metric, x: value("x"), ...(rows.length <= 60 ? { runs: joined(rows.map(row => row.run)) } : {}) });
+    const data = await ask("curves", { sweep, metric, x: value("x"), ...(rows.length <= 60 ? { runs: joined(rows.map(row => row.run)) } : {}) });
     const smooth = Math.min(0.99, Number(value("smooth", "0")) || 0);
     const [logX, logY] = [ticked("log-x", false), ticked("log-y", false)];
     const by = value("colour", few || !knobs.length ? "run" : knobs[0]);
-    const series = rows.filter(row => found.curves[row.run]).map(row => {
-      const { x, y } = found.curves[row.run];
+    const series = rows.filter(row => data.curves[row.run]).map(row => {
+      const { x, y } = data.curves[row.run];
       const smoothed = smooth ? averaged(y, smooth) : y;
       return { row, x, y: smoothed, raw: y };
     });
@@ -34,10 +34,10 @@ export function curvesView(sweep, rows, first) {
       `${smooth ? `, smoothed by ${smooth}` : ""}${missing ? `; ${missing} logged no such value` : ""}. Drag to zoom; click a curve for its run.`;
     return [
       el("div", { class: "controls" },
-        menu("metric", "Metric", Object.entries(found.metrics), found.metric, { zoom: null }),
-        menu("x", "Over", Object.entries(found.axes), found.x, { zoom: null })),
-      problems(found.problems),
-      lines(node, drawn, { x: found.axes[found.x], y: found.metrics[found.metric] ?? "", logX, logY, caption, zoom: "zoom",
+        menu("metric", "Metric", Object.entries(data.metrics), data.metric, { zoom: null }),
+        menu("x", "Over", Object.entries(data.axes), data.x, { zoom: null })),
+      problems(data.problems),
+      lines(node, drawn, { x: data.axes[data.x], y: data.metrics[data.metric] ?? "", logX, logY, caption, zoom: "zoom",
         colour: by === "run" ? (cells ? "cell" : "run") : by.replace("_", " ") }),
       unzoom("zoom"),
     ];

@@ -28,7 +28,7 @@ export const problems = messages => messages?.length
 // What is to be said of a sweep whose text has changed since its runs, filled in once the server knows.
 export function changedText(sweep, parameters = {}) {
   const node = el("div", { class: "changed-text" });
-  ask("texts", parameters).then(found => { node.textContent = found[sweep] ?? ""; }, () => {});
+  ask("texts", parameters).then(data => { node.textContent = data[sweep] ?? ""; }, () => {});
   return node;
 }
 

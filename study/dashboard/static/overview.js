@@ -21,16 +21,16 @@ const COLUMNS = [
 ];
 
 export async function overview() {
-  const found = await ask("overview");
-  const columns = COLUMNS.filter(one => one.always || found.sweeps.some(row => row[one.key]));
-  return { title: "Sweeps", version: found.version, content: [
+  const data = await ask("overview");
+  const columns = COLUMNS.filter(one => one.always || data.sweeps.some(row => row[one.key]));
+  return { title: "Sweeps", version: data.version, content: [
     el("h1", {}, "Sweeps"),
-    el("p", { class: "quiet" }, found.root),
-    found.sweeps.length ? null : el("p", { class: "lead" }, "There is no sweep here yet. ", el("code", {}, "study launch"),
+    el("p", { class: "quiet" }, data.root),
+    data.sweeps.length ? null : el("p", { class: "lead" }, "There is no sweep here yet. ", el("code", {}, "study launch"),
       " writes one into a results folder; this page shows it as soon as it begins."),
-    problems(found.problems),
-    found.sweeps.length ? el("div", { class: "controls" },
+    problems(data.problems),
+    data.sweeps.length ? el("div", { class: "controls" },
       field("filter", "Filter", "words, or done>20 running>0")) : null,
-    found.sweeps.length ? table("sweeps", "Sweeps", columns, found.sweeps, "changed~down", value("filter")) : null,
+    data.sweeps.length ? table("sweeps", "Sweeps", columns, data.sweeps, "changed~down", value("filter")) : null,
   ] };
 }

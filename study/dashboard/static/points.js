@@ -3,12 +3,12 @@ import { el, set } from "/static/dom.js";
 import { ask, joined, parted, value } from "/static/state.js";
 
 export async function points(sweeps) {
-  const found = await ask("points", { sweeps: joined(sweeps) });
-  const columns = Object.entries(found.columns);
+  const data = await ask("points", { sweeps: joined(sweeps) });
+  const columns = Object.entries(data.columns);
   const length = columns[0]?.[1].length ?? 0;
   const rows = Array.from({ length }, (_, place) => Object.fromEntries(columns.map(([name, values]) => [name, values[place]])));
   for (const row of rows) row.words = wordsOf(row);
-  return { ...found, rows };
+  return { ...data, rows };
 }
 
 const wordsOf = row => [`${row.run_id.slice(0, 6)} ${row.shape}`, row.setting, `${row.sweep}`, row.left_out ? `left out: ${row.left_out}` : ""]
@@ -18,7 +18,7 @@ const wordsOf = row => [`${row.run_id.slice(0, 6)} ${row.shape}`, row.setting, `
 export const knob = name => name.replace(/^(architecture|recipe|data|masking|environment)\./, "").replaceAll("_", " ");
 
 // A quantity in a word or two: its axis without convention and unit.
-export const quantity = (found, name) => (found.axes[name] ?? knob(name)).replace(/ \(.*/, "");
+export const quantity = (data, name) => (data.axes[name] ?? knob(name)).replace(/ \(.*/, "");
 
 // Which sweeps are chosen: those of the address, else the one with most runs.
 export async function chosenSweeps() {
@@ -44,11 +44,11 @@ export function sweepChoice(all, sweeps) {
 }
 
 // Losses compare only on one validation set: the chosen one, else that of most runs.
-export function comparable(found, quantity) {
-  if (!found.on_one_validation.includes(quantity) || found.validations.length < 2) return { rows: found.rows, validation: null };
-  const chosen = value("validation", found.validations[0]);
-  const validation = found.validations.includes(chosen) ? chosen : found.validations[0];
-  return { rows: found.rows.filter(row => row.validation === validation), validation };
+export function comparable(data, quantity) {
+  if (!data.on_one_validation.includes(quantity) || data.validations.length < 2) return { rows: data.rows, validation: null };
+  const chosen = value("validation", data.validations[0]);
+  const validation = data.validations.includes(chosen) ? chosen : data.validations[0];
+  return { rows: data.rows.filter(row => row.validation === validation), validation };
 }
 
 export const isLower = quantity => quantity === "loss_nats";

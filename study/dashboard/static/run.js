@@ -5,16 +5,16 @@ import { address, ask, value } from "/static/state.js";
 
 export async function runPage() {
   const [sweep, run, other] = ["sweep", "run", "other"].map(name => value(name));
-  const [found, whole] = await Promise.all([ask("run", { sweep, run, other }), ask("sweep", { sweep })]);
-  const row = found.row;
+  const [data, whole] = await Promise.all([ask("run", { sweep, run, other }), ask("sweep", { sweep })]);
+  const row = data.row;
   const beside = whole.runs.find(one => one.run === other);
   const only = other && ticked("different", true);
-  const config = found.config.filter(one => !only || one.differs).map(one => ({ ...one, value: words(one.value), other: words(one.other) }));
-  return { title: `${run.slice(0, 8)} of ${sweep}`, version: found.version, content: [
+  const config = data.config.filter(one => !only || one.differs).map(one => ({ ...one, value: words(one.value), other: words(one.other) }));
+  return { title: `${run.slice(0, 8)} of ${sweep}`, version: data.version, content: [
     el("p", { class: "quiet" }, el("a", { href: address({ page: "sweep", sweep, tab: "runs" }) }, `← ${sweep}`)),
     el("h1", {}, row.words),
     el("p", { class: "quiet" }, `Run ${row.run}`),
-    problems(found.problems),
+    problems(data.problems),
     el("div", { class: "facts" },
       fact(el("span", { class: `state ${row.state.toLowerCase()}` }, row.state.toLowerCase()), "state"),
       fact(row.loss_nats === null ? "–" : row.loss_nats.toFixed(4), "validation loss (nats)"),
@@ -33,19 +33,19 @@ export async function runPage() {
         { key: "value", label: other ? `${run.slice(0, 6)}` : "value", always: true },
         ...(other ? [{ key: "other", label: other.slice(0, 6), always: true }] : []),
       ], config))),
-    found.scores.length ? section("scores", "Downstream scores", table("scores", "Scores", [
+    data.scores.length ? section("scores", "Downstream scores", table("scores", "Scores", [
       { key: "task", label: "task", always: true }, { key: "metric", label: "metric" }, { key: "protocol", label: "protocol" },
       { key: "update", label: "update" }, { key: "seed", label: "seed", kind: "whole" }, { key: "state", label: "state", kind: "state" },
       { key: "test", label: "test", kind: "loss" }, { key: "low", label: "from", kind: "loss" }, { key: "high", label: "to", kind: "loss" },
       { key: "dev", label: "dev", kind: "loss" }, { key: "examples", label: "examples", kind: "whole" },
-    ], found.scores, "task~up")) : null,
-    found.lineage.length ? section("lineage", "Lineage", el("ul", {}, found.lineage.map(one => el("li", {}, `It ${one.relation} `,
+    ], data.scores, "task~up")) : null,
+    data.lineage.length ? section("lineage", "Lineage", el("ul", {}, data.lineage.map(one => el("li", {}, `It ${one.relation} `,
       one.sweep ? el("a", { href: address({ page: "run", sweep: one.sweep, run: one.run }) },
         one.relation.startsWith("is also") ? one.sweep : `${one.run.slice(0, 8)} ${one.words}`)
         : `${one.run}, which is not in this folder`)))) : null,
     section("record", "Record and environment", el("div", { class: "halves" },
-      facts("facts", "Record", found.facts), facts("environment", "Environment", found.environment))),
-    found.log ? section("log", "End of the log", el("pre", { tabindex: "0", "aria-label": "end of the log" }, found.log)) : null,
+      facts("facts", "Record", data.facts), facts("environment", "Environment", data.environment))),
+    data.log ? section("log", "End of the log", el("pre", { tabindex: "0", "aria-label": "end of the log" }, data.log)) : null,
   ] };
 }
 

@@ -8,20 +8,20 @@ export async function scalingPage() {
   const { all, sweeps } = await chosenSweeps();
   const head = [el("h1", {}, "Scaling"), sweepChoice(all, sweeps)];
   if (!sweeps.length) return { title: "Scaling", content: [...head, el("p", { class: "quiet" }, "No sweep is here yet.")] };
-  const found = await points(sweeps);
-  const names = Object.keys(found.axes);
-  if (!found.rows.length || !names.length) {
-    return { title: "Scaling", content: [...head, problems(found.problems), el("p", { class: "lead" }, "No run of these sweeps has ended yet.")] };
+  const data = await points(sweeps);
+  const names = Object.keys(data.axes);
+  if (!data.rows.length || !names.length) {
+    return { title: "Scaling", content: [...head, problems(data.problems), el("p", { class: "lead" }, "No run of these sweeps has ended yet.")] };
   }
   const pick = (name, ...usual) => names.includes(value(name)) ? value(name) : usual.find(one => names.includes(one)) ?? names[0];
-  const x = pick("x", varies(found, "parameters_non_embedding") ? "parameters_non_embedding" : "train_flops"), y = pick("y", "loss_nats");
-  const quantity = found.on_one_validation.includes(y) ? y : x;
-  const { rows: same, validation } = comparable(found, quantity);
+  const x = pick("x", varies(data, "parameters_non_embedding") ? "parameters_non_embedding" : "train_flops"), y = pick("y", "loss_nats");
+  const quantity = data.on_one_validation.includes(y) ? y : x;
+  const { rows: same, validation } = comparable(data, quantity);
   const usedOnly = ticked("used", same.some(row => !row.left_out));
-  const columns = [...names.map(name => ({ key: name, label: knob(name) })), ...found.kinds.map(name => ({ key: name, label: knob(name) })),
+  const columns = [...names.map(name => ({ key: name, label: knob(name) })), ...data.kinds.map(name => ({ key: name, label: knob(name) })),
     { key: "left_out", label: "left out" }, { key: "run_id", label: "run" }];
   const kept = same.filter(row => (!usedOnly || !row.left_out) && passes(row, value("filter"), columns));
-  const kinds = found.kinds.filter(name => new Set(kept.map(row => row[name])).size > 1);
+  const kinds = data.kinds.filter(name => new Set(kept.map(row => row[name])).size > 1);
   const colour = kinds.includes(value("colour")) ? value("colour") : kinds.find(one => one === "setting") ?? kinds[0] ?? "sweep";
   const [logX, logY] = [ticked("log-x", same.every(row => row[x] === null || row[x] > 0)), ticked("log-y", false)];
   const offers = sweeps.length === 1 && y === "loss_nats" ? await ask("offers", { sweep: sweeps[0], count: x }) : [];
@@ -35,7 +35,7 @@ export async function scalingPage() {
     const aims = lines ? lines.targets.filter(one => lines.columns[one.variable] === x) : [];
     const rows = kept.filter(row => row[x] !== null && row[y] !== null)
       .map(row => ({ ...row, x: row[x], y: row[y], colour: shown(row[colour]), used: !row.left_out, held: held.has(row.run_id), faint: lines && !within.has(row.run_id),
-        words: `${row.words}\n${named(found, x)}: ${short(row[x])}\n${named(found, y)}: ${plain(row[y])}${held.has(row.run_id) ? "\nheld out of the law's forecast" : ""}` }));
+        words: `${row.words}\n${named(data, x)}: ${short(row[x])}\n${named(data, y)}: ${plain(row[y])}${held.has(row.run_id) ? "\nheld out of the law's forecast" : ""}` }));
     const drawn = means ? averaged(rows) : rows;
     const hollow = drawn.filter(row => !row.used).length;
     const caption = [`${rows.length} runs of ${new Set(rows.map(row => row.sweep)).size === 1 ? rows[0]?.sweep : `${sweeps.length} sweeps`}`,
@@ -45,7 +45,7 @@ export async function scalingPage() {
       ...aims.map(one => `star: ${one.words}`)]
       .filter(Boolean).join("; ");
     return [
-      scatter(node, drawn, along, { x: found.axes[x], y: found.axes[y], logX, logY, colour: knob(colour), caption: `${caption}. Drag to zoom; click a point for its run.`, zoom: "zoom", aims,
+      scatter(node, drawn, along, { x: data.axes[x], y: data.axes[y], logX, logY, colour: knob(colour), caption: `${caption}. Drag to zoom; click a point for its run.`, zoom: "zoom", aims,
         click: row => { history.pushState(null, "", address({ page: "run", sweep: row.sweep, run: row.run_id })); dispatchEvent(new PopStateEvent("popstate")); } }),
       unzoom("zoom"),
       lines ? fitted(lines, along.length, x) : null,
@@ -56,13 +56,13 @@ export async function scalingPage() {
   const budget = budgets.map(String).includes(value("budget")) ? value("budget") : "";
   return { title: "Scaling", content: [
     ...head,
-    problems(found.problems),
+    problems(data.problems),
     el("div", { class: "controls" },
-      menu("x", "Across", names.map(name => [name, found.axes[name]]), x, { zoom: null }),
-      menu("y", "Up", names.map(name => [name, found.axes[name]]), y, { zoom: null }),
+      menu("x", "Across", names.map(name => [name, data.axes[name]]), x, { zoom: null }),
+      menu("y", "Up", names.map(name => [name, data.axes[name]]), y, { zoom: null }),
       menu("colour", "Colour", kinds.map(name => [name, knob(name)]), colour),
       offers.length ? menu("law", "Law", [["", "none"], ...offers.map(one => [one.key, one.words])], "") : null,
-      validation === null ? null : menu("validation", "Validated on", found.validations.map(one => [one, one || "the one that all share"]), validation)),
+      validation === null ? null : menu("validation", "Validated on", data.validations.map(one => [one, one || "the one that all share"]), validation)),
     el("div", { class: "controls" },
       tick("log-x", "log x", logX), tick("log-y", "log y", false), tick("means", "mean over seeds", false),
       tick("used", "only runs that laws use", usedOnly), field("filter", "Filter", "words, or depth>2 seed=0"),
@@ -73,11 +73,11 @@ export async function scalingPage() {
     figure,
     deep.length && new Set(deep.map(row => `${row["architecture.depth"]} ${row["architecture.width"]}`)).size > 1 ? section("map", "Depth and width",
       el("div", { class: "controls" }, menu("budget", "Budget", [["", "all, the best value"], ...budgets.map(one => [String(one), `${short(one)} tokens`])], "")),
-      region("depth and width", node => mapped(node, deep, found.axes[y], y, budget))) : null,
+      region("depth and width", node => mapped(node, deep, data.axes[y], y, budget))) : null,
   ] };
 }
 
-const varies = (found, name) => name in found.axes && new Set(found.rows.map(row => row[name])).size > 1;
+const varies = (data, name) => name in data.axes && new Set(data.rows.map(row => row[name])).size > 1;
 const shown = one => one === "" || one === null || one === undefined ? "(none)" : typeof one === "boolean" ? String(one) : one;
 
 // One point a cell: the means, and the least and greatest.

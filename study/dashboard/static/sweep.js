@@ -30,33 +30,33 @@ const answers = new Map();  // the rendered answer of a version, whose folds sta
 
 export async function sweepPage() {
   const sweep = value("sweep");
-  const found = await ask("sweep", { sweep });
-  const tab = value("tab", found.live || !found.answer ? "runs" : "answer");
+  const data = await ask("sweep", { sweep });
+  const tab = value("tab", data.live || !data.answer ? "runs" : "answer");
   const tabs = el("nav", { class: "tabs", "aria-label": "Parts of the sweep" },
-    Object.entries(TABS).filter(([name]) => (name !== "answer" || found.answer) && (name !== "goal" || found.goal) && (name !== "figures" || found.figures.length))
+    Object.entries(TABS).filter(([name]) => (name !== "answer" || data.answer) && (name !== "goal" || data.goal) && (name !== "figures" || data.figures.length))
       .map(([name, words]) => el("a", { href: address({ page: "sweep", sweep, tab: name }), "aria-current": name === tab ? "page" : null }, words)),
     el("a", { href: address({ page: "scaling", sweeps: joined([sweep]) }) }, "Scaling plot"),
     el("a", { href: address({ page: "knobs", sweep }) }, "Knobs"));
-  const counts = [[found.running, "running"], [found.done, "done"], [found.failed, "failed"], [found.pruned, "pruned"], [found.waiting, "left"]]
+  const counts = [[data.running, "running"], [data.done, "done"], [data.failed, "failed"], [data.pruned, "pruned"], [data.waiting, "left"]]
     .filter(([count]) => count).map(([count, words]) => `${count} ${words}`).join(", ");
-  return { title: sweep, version: found.version, content: [
+  return { title: sweep, version: data.version, content: [
     el("h1", {}, sweep),
-    tab === "answer" ? null : el("p", { class: "lead" }, found.question),
-    found.verdict && !["answer", "goal"].includes(tab) ? el("p", { class: "lead verdict" }, found.verdict) : null,
+    tab === "answer" ? null : el("p", { class: "lead" }, data.question),
+    data.verdict && !["answer", "goal"].includes(tab) ? el("p", { class: "lead verdict" }, data.verdict) : null,
     el("p", { class: "quiet" }, counts ? `Runs: ${counts}.` : "No run has begun yet.",
-      found.live ? " It is running; this page follows it." : ""),
-    problems(found.problems),
-    changedText(found.sweep, { sweep }),
+      data.live ? " It is running; this page follows it." : ""),
+    problems(data.problems),
+    changedText(data.sweep, { sweep }),
     tabs,
-    ...({ answer: answerTab, goal: goalTab, runs: runsTab, figures: figuresTab, file: fileTab }[tab] ?? runsTab)(sweep, found),
+    ...({ answer: answerTab, goal: goalTab, runs: runsTab, figures: figuresTab, file: fileTab }[tab] ?? runsTab)(sweep, data),
   ] };
 }
 
-function answerTab(sweep, found) {
-  const key = `${sweep} ${found.version}`;
+function answerTab(sweep, data) {
+  const key = `${sweep} ${data.version}`;
   if (!answers.has(key)) {
     const node = el("div", { class: "answer" });
-    node.innerHTML = found.answer;  // rendered by the server without any HTML of the folder's
+    node.innerHTML = data.answer;  // rendered by the server without any HTML of the folder's
     for (const one of node.querySelectorAll("table")) {
       one.tabIndex = 0;
     }
@@ -66,10 +66,10 @@ function answerTab(sweep, found) {
   return [answers.get(key)];
 }
 
-function runsTab(sweep, found) {
-  if (!found.runs.length) return [el("p", { class: "quiet" }, "No run has begun yet.")];
+function runsTab(sweep, data) {
+  if (!data.runs.length) return [el("p", { class: "quiet" }, "No run has begun yet.")];
   const filter = value("filter");
-  const rows = found.runs.filter(row => passes(row, filter, [...COLUMNS, ...HIDDEN]));
+  const rows = data.runs.filter(row => passes(row, filter, [...COLUMNS, ...HIDDEN]));
   const ticked = new Set(parted(value("runs")));
   const chosen = rows.filter(row => ticked.has(row.run));
   const boxes = { key: "chosen", label: "draw", sorts: false, always: true, cell: Object.assign(row => el("input", {
@@ -86,14 +86,14 @@ function runsTab(sweep, found) {
     section("runs", "Runs",
       el("div", { class: "controls" }, field("filter", "Filter, for the curves too", "words, or depth>2 state=failed")),
       table("table", "Runs", [...COLUMNS.slice(0, 1), boxes, ...COLUMNS.slice(1)], rows.map(row => ({ ...row, chosen: "1" })),
-        found.live ? "state~down" : "loss_nats~up")),
+        data.live ? "state~down" : "loss_nats~up")),
   ];
 }
 
 // Where a goal stands: half the interval against what was spent, and the chosen runs on the plane of size and tokens.
-function goalTab(sweep, found) {
-  if (!found.goal) return [el("p", { class: "quiet" }, "This sweep has no goal.")];
-  const { of, wanted, sentence, looks, runs, spend_flops: most, target_parameters: size, target_tokens: tokens } = found.goal;
+function goalTab(sweep, data) {
+  if (!data.goal) return [el("p", { class: "quiet" }, "This sweep has no goal.")];
+  const { of, wanted, sentence, looks, runs, spend_flops: most, target_parameters: size, target_tokens: tokens } = data.goal;
   const relative = of.endsWith(", relative"), shown = half => relative ? 100 * half : half;
   const told = half => relative ? `${plain(100 * half)}%` : plain(half);
   const narrowed = looks.filter(look => look.half_width !== null).map(look => ({ x: look.spent_flops, y: shown(look.half_width), used: true,
@@ -118,8 +118,8 @@ function goalTab(sweep, found) {
   ];
 }
 
-function figuresTab(sweep, found) {
-  return [el("div", { class: "gallery" }, found.figures.map(name => {
+function figuresTab(sweep, data) {
+  return [el("div", { class: "gallery" }, data.figures.map(name => {
     const words = name.replace(".svg", "").replaceAll("_", " ");
     const source = `/figure/${encodeURIComponent(sweep)}/${name}`;
     return el("figure", {}, el("a", { href: source, target: "_blank", rel: "noopener" },
@@ -128,4 +128,4 @@ function figuresTab(sweep, found) {
   }))];
 }
 
-const fileTab = (sweep, found) => [el("pre", { tabindex: "0", "aria-label": "sweep.yaml" }, found.file)];
+const fileTab = (sweep, data) => [el("pre", { tabindex: "0", "aria-label": "sweep.yaml" }, data.file)];

@@ -97,26 +97,26 @@ const fact = (content, words) => el("div", { class: "fact" }, el("b", {}, conten
 
 async function counted(node, form) {
   const names = ["model", "sequence_length", "batch", "precision", "sweep", "law", "task", "tokens", ...form.fields.map(one => one.name)];
-  const found = await ask("what-if", Object.fromEntries(names.map(name => [name, value(name, null)])));
-  if (found.problems.length) return problems(found.problems);
-  const { account, totals } = found;
+  const data = await ask("what-if", Object.fromEntries(names.map(name => [name, value(name, null)])));
+  if (data.problems.length) return problems(data.problems);
+  const { account, totals } = data;
   const total = totals.parameters;
   const own = { name: account.shape, x: totals.parameters_encoder, y: account.flops_per_token.train_flops };
-  const prediction = found.prediction;
+  const prediction = data.prediction;
   return [
     el("div", { class: "facts" },
       fact(exact(totals.parameters), "parameters (MLM model)"),
       fact(exact(totals.parameters_encoder), "of the encoder"),
       fact(exact(totals.parameters_non_embedding), "of it non-embedding"),
       fact(short(account.flops_per_token.train_flops), "training FLOPs a token (train_flops)")),
-    found.unbuildable ? el("p", { class: "quiet" }, `It cannot be trained here: ${found.unbuildable}.`) : null,
+    data.unbuildable ? el("p", { class: "quiet" }, `It cannot be trained here: ${data.unbuildable}.`) : null,
     prediction ? predicted(prediction) : null,
-    section("parts", "Parameters by part", bars(node, found.parts.map(one => ({ name: one.name, share: one.count })), { x: "parameters",
+    section("parts", "Parameters by part", bars(node, data.parts.map(one => ({ name: one.name, share: one.count })), { x: "parameters",
       text: row => `${(100 * row.share / total).toFixed(1)}%`, caption: `${account.shape}: where its ${short(total)} parameters are.` }),
     table("parts", "Parts", [
       { key: "name", label: "part", always: true }, { key: "formula", label: "formula", class: "nowrap" },
       { key: "count", label: "parameters", kind: "whole" }, { key: "share", label: "share", kind: "share", cell: row => `${(100 * row.share).toFixed(1)}%` },
-    ], found.parts.map(one => ({ ...one, formula: account.formulas[one.name], share: one.count / total })))),
+    ], data.parts.map(one => ({ ...one, formula: account.formulas[one.name], share: one.count / total })))),
     section("costs", "FLOPs, memory and latency", el("div", { class: "halves" },
       table("flops", `Training FLOPs a token, ${account.sequence_length} tokens a sequence`, [
         { key: "name", label: "convention", always: true }, { key: "count", label: "FLOPs a token", kind: "whole" },
@@ -125,19 +125,19 @@ async function counted(node, form) {
         { key: "name", label: "part", always: true }, { key: "training", label: "training", kind: "count", cell: row => bytes(row.training) },
         { key: "inference", label: "inference", kind: "count", cell: row => bytes(row.inference) },
       ], memoryRows(account.memory)) : el("p", { class: "quiet" }, "Memory is told of encoders that can be built here.")),
-    found.latency.length ? table("latency", "Latency of a forward pass, by measured tables", [
+    data.latency.length ? table("latency", "Latency of a forward pass, by measured tables", [
       { key: "machine", label: "machine", always: true, class: "nowrap" }, { key: "threads", label: "threads", kind: "whole" },
       { key: "seconds", label: "milliseconds", always: true, kind: "number", cell: row => row.problem ?? plain(1000 * row.seconds) },
       { key: "error", label: "usual error", kind: "share" }, { key: "beyond", label: "extrapolates in", cell: row => (row.beyond ?? []).join(", ") },
-    ], found.latency) : el("p", { class: "quiet" }, "No table of latencies is in this folder.")),
+    ], data.latency) : el("p", { class: "quiet" }, "No table of latencies is in this folder.")),
     section("models", "Named models beside it",
-      models(node, found.models.map(one => ({ name: one.name, x: one.parameters_encoder, y: one.flops_per_token })), own, found.nearest, {
+      models(node, data.models.map(one => ({ name: one.name, x: one.parameters_encoder, y: one.flops_per_token })), own, data.nearest, {
         x: "parameters of the encoder", y: "training FLOPs a token (train_flops)", caption: "The star is this encoder; the nearest named models have their names." }),
       table("nearest", "Nearest named models", [
         { key: "name", label: "model", always: true, class: "nowrap" }, { key: "shape", label: "shape", class: "nowrap" }, { key: "vocabulary", label: "vocabulary", kind: "whole" },
         { key: "parameters_encoder", label: "encoder parameters", kind: "whole" }, { key: "parameters_non_embedding", label: "non-embedding", kind: "whole" },
         { key: "flops_per_token", label: "FLOPs a token", kind: "count" },
-      ], found.nearest.map(name => found.models.find(one => one.name === name)))),
+      ], data.nearest.map(name => data.models.find(one => one.name === name)))),
   ].flat();
 }
 
@@ -146,23 +146,23 @@ function memoryRows({ training, inference }) {
     .map(name => ({ name: name.replace("_bytes", "").replaceAll("_", " "), training: training[name], inference: inference[name] }));
 }
 
-function predicted(found) {
-  const laws = Object.entries(found.laws);
-  const tasks = found.tasks.map(one => [one, one]);
+function predicted(data) {
+  const laws = Object.entries(data.laws);
+  const tasks = data.tasks.map(one => [one, one]);
   return section("predicted", tasks.length ? "Predicted loss and score" : "Predicted loss",
-    laws.length ? el("div", { class: "controls" }, menu("law", "Law of the loss", laws, found.law),
-      tasks.length ? menu("task", "Score on", tasks, found.task) : null) : null,
-    found.why_not ? el("p", {}, found.why_not) : [
-      el("div", { class: "facts" }, fact(`${found.loss_nats.toFixed(3)} nats`, `loss${interval(found, "the law")}, from ${found.n} runs`), score(found.score)),
-      found.beyond.length ? el("ul", {}, found.beyond.map(one => el("li", {}, one))) : el("p", {}, "It lies within what the law was fitted to."),
-      found.score?.beyond ? el("p", {}, `For the score, ${found.score.beyond}.`) : null,
-      found.score?.why_not ? el("p", {}, `No score is predicted on ${found.score.task}: ${found.score.why_not}.`) : null,
-      el("p", { class: "quiet" }, `Status of the law of the loss: ${found.status}${found.score?.status ? `; of the score: ${found.score.status}` : ""}.`),
+    laws.length ? el("div", { class: "controls" }, menu("law", "Law of the loss", laws, data.law),
+      tasks.length ? menu("task", "Score on", tasks, data.task) : null) : null,
+    data.why_not ? el("p", {}, data.why_not) : [
+      el("div", { class: "facts" }, fact(`${data.loss_nats.toFixed(3)} nats`, `loss${interval(data, "the law")}, from ${data.n} runs`), score(data.score)),
+      data.beyond.length ? el("ul", {}, data.beyond.map(one => el("li", {}, one))) : el("p", {}, "It lies within what the law was fitted to."),
+      data.score?.beyond ? el("p", {}, `For the score, ${data.score.beyond}.`) : null,
+      data.score?.why_not ? el("p", {}, `No score is predicted on ${data.score.task}: ${data.score.why_not}.`) : null,
+      el("p", { class: "quiet" }, `Status of the law of the loss: ${data.status}${data.score?.status ? `; of the score: ${data.score.status}` : ""}.`),
     ]);
 }
 
-const interval = (found, whose) => found.low === null ? ", without an interval"
-  : ` (95% interval of ${whose} ${found.low.toFixed(3)} to ${found.high.toFixed(3)})`;
+const interval = (data, whose) => data.low === null ? ", without an interval"
+  : ` (95% interval of ${whose} ${data.low.toFixed(3)} to ${data.high.toFixed(3)})`;
 
-const score = found => !found || found.why_not ? null
-  : fact(found.value.toFixed(3), `${found.metric} on ${found.task}${interval(found, "both laws")}, from ${found.n} scored encoders`);
+const score = data => !data || data.why_not ? null
+  : fact(data.value.toFixed(3), `${data.metric} on ${data.task}${interval(data, "both laws")}, from ${data.n} scored encoders`);
