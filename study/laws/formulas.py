@@ -340,6 +340,15 @@ class FormulaLaw(Law):
                 return variables[0]
         return None
 
+    def multiplied_by(self, name: str) -> tuple[tuple[str, float], ...]:
+        """Return the variables that a parameter multiplies with their powers, as A in A·N or, with the power −1, in A/N."""
+        for factors in _products(self.tree):
+            powers = [(*part, one.sign) for one in factors if (part := _power_of(one.node)) is not None]
+            own = next((sign for base, _, sign in powers if base == name), 0)
+            if own and (found := tuple((base, own * sign * power) for base, power, sign in powers if base in self.reads)):
+                return found
+        return ()
+
 
 @dataclass(frozen=True)
 class Power:
@@ -358,9 +367,7 @@ class _Factor:
 
 
 class _FormulaSurface(CurvedSurface):
-    """θ has the parameters in order: coefficients at the geometric means of their variables, shifts of a variable in units of
-    its geometric mean.
-    """
+    """θ has the parameters in order: coefficients at the geometric means of their variables, others in the units of `_unit`."""
 
     of_rows = ("columns",)
 
@@ -377,9 +384,14 @@ class _FormulaSurface(CurvedSurface):
         return len(next(iter(self.columns.values())))
 
     def _unit(self, name: str) -> float:
-        """Return the geometric mean of the variable that a parameter is added to, as B in F + B; else 1."""
-        variable = self.law.added_to(name)
-        return 1.0 if variable is None else _geometric_mean(self.columns[variable])
+        """Return the size at which a parameter matters beside variables at their geometric means, 1 without any.
+
+        As B in F + B it is that of F, and as A in A/N that of N: counts would else be a billion times other parameters.
+        """
+        if (variable := self.law.added_to(name)) is not None:
+            return _geometric_mean(self.columns[variable])
+        powers = () if name in self.law.exponents else self.law.multiplied_by(name)
+        return float(np.prod([_geometric_mean(self.columns[variable]) ** -power for variable, power in powers]))
 
     def _scale(self, base: ast.expr) -> float:
         """Return the geometric mean of a base whose parameters are 1."""
@@ -588,6 +600,16 @@ def _products(tree: ast.expr) -> Iterator[list[_Factor]]:
             yield [*_factors(node, 1)]
 
 
+def _power_of(node: ast.expr) -> tuple[str, float] | None:
+    """Return a name and the number that it is raised to, as x^2 or x itself."""
+    match node:
+        case ast.Name(id=name):
+            return name, 1.0
+        case ast.BinOp(left=ast.Name(id=name), op=ast.Pow(), right=power) if not [*_names(power)]:
+            return name, float(_evaluate(power, {}, {}, {}))
+    return None
+
+
 def _is_product(node: ast.expr) -> TypeGuard[ast.BinOp]:
     return isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div))
 
@@ -596,5 +618,7 @@ def _factors(node: ast.expr, sign: int) -> Iterator[_Factor]:
     if _is_product(node):
         yield from _factors(node.left, sign)
         yield from _factors(node.right, sign if isinstance(node.op, ast.Mult) else -sign)
+    elif isinstance(node, ast.UnaryOp):
+        yield from _factors(node.operand, sign)
     else:
         yield _Factor(node, sign)

@@ -228,3 +228,24 @@ def test_shares_of_zero_are_fitted_where_the_law_has_a_value_there_and_refused_e
     outside = find_law("c + A*share^-a", table=table)
     with pytest.raises(InputError, match=r"has no value in row \d+.*, where share is 0; leave these rows out"):
         read_observations(TableQuery(table), outside)
+
+
+@pytest.mark.parametrize(
+    ("text", "truth"),
+    [
+        ("E + (A/(N*(k*log(streams) + 1)))^a", {"E": 1.3, "A": 2e8, "k": 0.33, "a": 0.2}),
+        ("E + K*exp(-g*N)*streams^-s", {"E": 1.3, "K": 0.9, "g": 1e-9, "s": 0.1}),
+    ],
+)
+def test_a_parameter_is_found_however_large_the_counts_that_it_multiplies(text: str, truth: dict[str, float]) -> None:
+    """As A in A/N is of the size of N: as a number among others, it moves residuals by a billionth of what they move."""
+    sizes, streams = (axis.ravel() for axis in np.meshgrid(np.geomspace(5e8, 5e9, 8), [1.0, 2.0, 4.0]))
+    columns = {"parameters": sizes, "streams": streams}
+    law = find_law(f"{text}; streams is a column")
+    noise = np.random.default_rng(0).normal(0, 0.0005, len(sizes))
+    fitted = fit(law, Observations.of(columns, law.predict(truth, columns) * np.exp(noise)), Settings(bootstrap=40))
+    assert fitted.status == "converged"
+    for name, value in truth.items():
+        low, high = fitted.intervals[name]
+        assert low < value < high
+        assert high - low > 0.001 * value
