@@ -78,6 +78,10 @@ def read_formula(text: str, place: str, columns: Collection[str] = (), roles: Co
     law = replace(law, written=own, ranges=tuple(ranges.items()), reads_columns=(*declared, *undeclared))
     if problems := law.refusals():
         raise InputError.at(place, f"{formula.strip()!r} {problems}")
+    if own_response := [name for name, variable in law.reads.items() if variable in (law.predicts, law.response)]:
+        name, means = own_response[0], "" if own_response[0] == law.predicts else f" as {own_response[0]}"
+        remedy = f"as a constant to fit it needs a range, as in '{name} in 0..10', or another name"
+        raise InputError.at(place, f"{formula.strip()!r} reads the {law.predicts} that it predicts{means}; {remedy}")
     return law
 
 

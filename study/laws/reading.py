@@ -89,11 +89,24 @@ def read_observations(query: TableQuery, law: Law, space: Space | None = None) -
     named: dict[str, str] = {law.predicts: law.response} if isinstance(law, FormulaLaw) and law.response else {}
     signed = (*law.any_sign, *([law.predicts] if space == "linear" else []))
     remedy = "give --space linear" if space == "log" else ""
-    rows = read_columns(replace(query, roles={**named, **query.roles}), law.variables, law.predicts, signed, remedy)
+    try:
+        rows = read_columns(replace(query, roles={**named, **query.roles}), law.variables, law.predicts, signed, remedy)
+    except InputError as error:
+        raise InputError([*error.problems, *_symbols_missing(law, error)]) from None
     if (bad := law.undefined(rows.columns)).any():
         raise InputError(_undefined(law, rows, bad))
     notes = law.notes_on([*map(str, query.table.frame.columns)])
     return replace(rows, warnings=(*rows.warnings, *notes))
+
+
+def _symbols_missing(law: Law, error: InputError) -> list[Problem]:
+    """Say of each letter of a formula whose column is missing what it stands for, since a constant may have been meant."""
+    places = {problem.place for problem in error.problems if problem.message.startswith("is needed")}
+    reads = law.reads if isinstance(law, FormulaLaw) and law.written else {}
+    names = [name for name, role in reads.items() if name in SYMBOLS and option_name(role) in places]
+    meant = joined([f"{name} for {SYMBOLS[name]}" for name in names])
+    remedy = f"a range makes a constant to fit of it, as in '{names[0]} in 0..10'" if names else ""
+    return [Problem("--law", f"in a formula {meant.replace(' for ', ' stands for ', 1)}; {remedy}")] if names else []
 
 
 def _undefined(law: Law, rows: Observations, bad: NDArray[np.bool_]) -> list[Problem]:

@@ -119,6 +119,7 @@ def test_derivatives_of_every_operation_agree_with_differences() -> None:
         ("E + A*N**-alpha; alpha in 1..1", "is not a range"),
         ("E + A*`Model Size`**-alpha*`n-experts`**-g", "names 'n-experts', which is no column of the table"),
         ("E + A*N**-alpha; alhpa in 0..1", "did you mean 'alpha'?"),
+        ("L + A*N**-alpha", "reads the loss that it predicts as L; as a constant to fit it needs a range, as in 'L in 0..10'"),
         ("speed = E + A*N**-alpha", "'speed' is not what a law predicts"),
         ("+".join(["A*N"] * 400), "longer than 1000 characters"),
     ],
@@ -228,6 +229,16 @@ def test_shares_of_zero_are_fitted_where_the_law_has_a_value_there_and_refused_e
     outside = find_law("c + A*share^-a", table=table)
     with pytest.raises(InputError, match=r"has no value in row \d+.*, where share is 0; leave these rows out"):
         read_observations(TableQuery(table), outside)
+
+
+def test_letters_that_stand_for_columns_are_told_where_the_table_has_none() -> None:
+    table = RunTable(Path("t.csv"), pd.DataFrame({"size": [1e6, 2e6, 4e6], "loss": [3.0, 2.9, 2.8]}))
+    law = find_law("A*size^alpha + C*size^b + D", table=table)
+    with pytest.raises(InputError) as refused:
+        read_observations(TableQuery(table), law)
+    assert "--law: in a formula C stands for flops and D for tokens; a range makes a constant" in str(refused.value)
+    ranged = find_law("A*size^alpha + C*size^b + D; C in 0..10; D in 0..10", table=table)
+    assert ranged.variables == ("size",)
 
 
 @pytest.mark.parametrize(
