@@ -89,15 +89,15 @@ def _given(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     return given, selection
 
 
-def _opened(path: Path) -> RunTable:
-    """Return the table of a file or a results folder; of a ledger only the rows in use."""
+def _opened(path: Path, fewest: int = 1) -> RunTable:
+    """Return the table of a file, of so many rows or more, or of a results folder; of a ledger only the rows in use."""
     from study.laws.tables import RunTable
 
     if path.is_dir():
         from study.evidence.ledgers import open_ledger
 
         return open_ledger(path)
-    table = RunTable.read(path)
+    table = RunTable.read(path, fewest)
     if "exclusion" in table.frame:
         from study.evidence.ledgers import selected
 
@@ -241,9 +241,14 @@ def predict(fit: Path, points: Path | None, at: tuple[str, ...], as_json: bool, 
     multiple=True,
     required=True,
     metavar="POINT",
-    help="Where to forecast: parameters=7e10,tokens=1.4e12; repeatable.",
+    help="Where to forecast: parameters=7e10,tokens=1.4e12, or a table with a row for each point; repeatable.",
 )
-@click.option("--budget", required=True, metavar="COST", help="What the runs may cost in all, as in 1e21.")
+@click.option(
+    "--budget",
+    required=True,
+    metavar="COST",
+    help="What the runs may cost in all, as in 1e21, or a share of what all candidates cost, as in 5%.",
+)
 @click.option(
     "--cost", metavar="EXPRESSION", help="The cost of a candidate, over its columns.  [default: cost, 6·N·D or FLOPs]"
 )
@@ -270,21 +275,24 @@ def design(
 ) -> None:
     """Choose the next runs for a forecast.
 
-    TABLE holds finished runs. Prints the CANDIDATES that lower the expected error at the target most, for a budget, in order,
-    with the interval to expect before and after each, and what the cheapest or random runs would give for the same budget.
+    TABLE holds finished runs, or the names of their columns alone: then the runs to begin with are printed. Prints the
+    CANDIDATES that lower the expected error at the target most, for a budget, in order, with the interval to expect before and
+    after each, and what the cheapest or random runs would give for the same budget.
     """
-    from study.base.quantities import read_count
-    from study.designing.advising import advise
+    from study.designing.advising import advise, begin
     from study.laws.catalogue import find_law
     from study.laws.reading import TableQuery, read_observations
 
-    opened, spend = _opened(table), read_count("--budget", budget)
+    opened = _opened(table, fewest=0)
     how = {name: options.pop(name) for name in ("cost", "criterion", "space", "seed")}
     roles, selection = _given(options)
     chosen = find_law(law, table=opened, roles=roles)
+    if opened.frame.empty:
+        _show(begin(chosen, candidates, target, budget, roles=roles, cost=how["cost"], seed=how["seed"]), as_json)
+        return
     finished = read_observations(TableQuery(opened, roles, **selection), chosen, how["space"])
     method = how.pop("criterion")
-    _show(advise(chosen, finished, candidates, [*target], spend, method=method, **how), as_json)
+    _show(advise(chosen, finished, candidates, target, budget, method=method, **how), as_json)
 
 
 @click.command("score-law")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from study.base.errors import InputError
-from study.base.quantities import count_text, plural
+from study.base.quantities import count_text, plural, read_count
 from study.base.text import aligned, joined
-from study.designing.choosing import METHODS, Choice, Method, Prices, expected_error, half_width_of, plan
+from study.designing.choosing import METHODS, ROUNDING, Choice, Method, Prices, expected_error, half_width_of, pilot, plan
 from study.designing.posterior import MOST_TARGETS, Basin, Learner, Pool, Rows, forecast_of
 from study.laws.columns import find_columns
 from study.laws.law import Floats, Law
@@ -24,6 +24,9 @@ from study.laws.tables import RunTable
 
 SHOWN = 20
 """The most runs listed."""
+
+FEW_TARGETS = 5
+"""The most targets whose forecasts are printed one by one."""
 
 _SIZES = ("parameters", "tokens", "flops")
 
@@ -52,10 +55,6 @@ class Advice:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the advice as plain values."""
-        runs = [
-            {**run, "cost": cost, "half_width": width}
-            for run, cost, width in zip(self.runs, self.costs, self.widths[1:], strict=True)
-        ]
         return {
             "law": self.law.definition,
             "targets": [
@@ -68,30 +67,27 @@ class Advice:
             "cheapest": self.cheapest,
             "random": self.random,
             "basins": self.basins,
-            "runs": runs,
+            "runs": [{**run, "half_width": width} for run, width in zip(self._priced, self.widths[1:], strict=True)],
             "notes": list(self.notes),
         }
 
+    @property
+    def _priced(self) -> Iterator[dict[str, float]]:
+        return ({**run, "cost": cost} for run, cost in zip(self.runs, self.costs, strict=True))
+
     def to_text(self) -> str:
         """Return the next runs as a table, with what to expect."""
-        header = ["run", *self.law.variables, self.unit, "expected ±"]
-        rows = [
-            [str(number), *(count_text(run[name]) for name in self.law.variables), f"{cost:.3g}", self._width(width)]
-            for number, (run, cost, width) in enumerate(zip(self.runs, self.costs, self.widths[1:], strict=True), 1)
-        ]
-        more = [f"… and {plural(len(rows) - SHOWN, 'run')} more; --json lists all"] if len(rows) > SHOWN else []
+        listed = _listed(self.law, self.runs, self.costs, self.unit, ("expected ±", *map(self._width, self.widths[1:])))
         basins = f"; {plural(self.basins, 'basin')} of the law fit the rows" if self.basins > 1 else ""
-        spent = f"{'a cost of ' if self.unit == 'cost' else ''}{sum(self.costs):.3g}{'' if self.unit == 'cost' else ' FLOPs'}"
         return "\n".join(
             [
-                *(f"{self._point(row)}: {self.law.predicts} {value:.5g}" for row, value in enumerate(self.forecast)),
+                *self._forecasts(),
                 f"95% interval of the law there: ± {self._width(self.widths[0])} now{basins}",
                 f"the law reads {joined(self.law.variables)}, and {joined(self.law.parameters)} are its parameters",
                 "",
-                *aligned([header, *rows[:SHOWN]]),
-                *more,
+                *listed,
                 "",
-                f"after {plural(len(rows), 'run')} of {spent} in all: ± {self._width(self.widths[-1])} is expected; for the "
+                f"after {_sum(self.costs, self.unit)}: ± {self._width(self.widths[-1])} is expected; for the "
                 f"same budget ± {self._width(self.cheapest)} by the cheapest runs, ± {self._width(self.random)} at random",
                 *(f"note: {note}" for note in self.notes),
             ]
@@ -100,16 +96,103 @@ class Advice:
     def _width(self, width: float) -> str:
         return f"{width:.2%}" if self.space == "log" else f"{width:.4g}"
 
+    def _forecasts(self) -> list[str]:
+        """Return the forecast at each target, or at many their range."""
+        if len(self.forecast) <= FEW_TARGETS:
+            return [f"{self._point(row)}: {self.law.predicts} {value:.5g}" for row, value in enumerate(self.forecast)]
+        ends = f"{self.forecast.min():.5g} to {self.forecast.max():.5g}"
+        return [f"at {len(self.forecast)} targets: {self.law.predicts} {ends}; --json lists all"]
+
     def _point(self, row: int) -> str:
         return "at " + joined([f"{name} {count_text(values[row])}" for name, values in self.target.items()])
+
+
+@dataclass(frozen=True)
+class FirstRuns:
+    """The runs to begin with, before a law can be fitted: spread over the candidates, for half of the budget or less."""
+
+    law: Law
+    runs: tuple[Mapping[str, float], ...]
+    costs: tuple[float, ...]
+    unit: str
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the runs as plain values, under the names of an Advice, of which the expected intervals are unknown."""
+        unknown = dict.fromkeys(("before", "after", "cheapest", "random"))
+        runs = [{**run, "cost": cost, "half_width": None} for run, cost in zip(self.runs, self.costs, strict=True)]
+        return {"law": self.law.definition, **unknown, "runs": runs, "notes": list(self.notes)}
+
+    def to_text(self) -> str:
+        """Return the runs as a table."""
+        return "\n".join(
+            [
+                *_listed(self.law, self.runs, self.costs, self.unit),
+                "",
+                f"the first {_sum(self.costs, self.unit)}, spread over the candidates, before which nothing is known of the "
+                "law; add their results to the table, and ask again with what is left of the budget",
+                *(f"note: {note}" for note in self.notes),
+            ]
+        )
+
+
+def _listed(
+    law: Law, runs: Sequence[Mapping[str, float]], costs: Sequence[float], unit: str, *more: Sequence[str]
+) -> list[str]:
+    """Return the lines of a table of runs; `more` are columns with their headers."""
+    lines = [
+        [str(number), *(count_text(run[name]) for name in law.variables), f"{cost:.3g}", *rest]
+        for number, (run, cost, *rest) in enumerate(zip(runs, costs, *(column[1:] for column in more), strict=True), 1)
+    ]
+    header = ["run", *law.variables, unit, *(column[0] for column in more)]
+    unseen = [f"… and {plural(len(lines) - SHOWN, 'run')} more; --json lists all"] if len(lines) > SHOWN else []
+    return [*aligned([header, *lines[:SHOWN]]), *unseen]
+
+
+def _sum(costs: Sequence[float], unit: str) -> str:
+    amount = f"a cost of {sum(costs):.3g}" if unit == "cost" else f"{sum(costs):.3g} FLOPs"
+    return f"{plural(len(costs), 'run')} of {amount} in all"
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """What may be run, and where a law is wanted: candidates with their costs, the targets, and the budget."""
+
+    candidates: Mapping[str, Floats]
+    costs: Floats
+    unit: str
+    target: Mapping[str, Floats]
+    budget: float
+    notes: tuple[str, ...]
+
+
+def begin(
+    law: Law,
+    candidates: Path,
+    targets: Sequence[str],
+    budget: str,
+    *,
+    roles: Mapping[str, str],
+    cost: str | None = None,
+    seed: int = 0,
+) -> FirstRuns:
+    """Choose the first runs among the candidates of a table, without finished ones; see advise."""
+    ask = _read(law, roles, candidates, targets, budget, cost)
+    pool = Pool(law, ask.candidates, ask.costs, ask.target)
+    rows, left = list[int](), ask.budget
+    for row in pilot(pool, ask.budget, np.random.default_rng(seed)).tolist():
+        if ask.costs[row] <= left * (1 + ROUNDING):
+            rows.append(row)
+            left -= float(ask.costs[row])
+    return FirstRuns(law, *_chosen(pool, rows), unit=ask.unit, notes=ask.notes)
 
 
 def advise(
     law: Law,
     finished: Observations,
     candidates: Path,
-    targets: list[str],
-    budget: float,
+    targets: Sequence[str],
+    budget: str,
     *,
     method: str = "error",
     cost: str | None = None,
@@ -118,54 +201,96 @@ def advise(
 ) -> Advice:
     """Choose the next runs among the candidates of a table, within a budget.
 
-    `targets` are points such as `parameters=7e10,tokens=1.4e12`; `cost` is an expression over the candidates' columns, their
-    column `cost`, 6·N·D or FLOPs if not given. Raises InputError with every problem.
+    `targets` are points such as `parameters=7e10,tokens=1.4e12`, or tables with a row for each; `budget` is a cost or a share
+    of that of all candidates, such as 5%; `cost` is an expression over the candidates' columns, their column `cost`, 6·N·D or
+    FLOPs if not given. Fewer finished rows than parameters will do, where the spread of starts says the rest. Raises
+    InputError with every problem.
     """
     law = law.suited_to(finished.response)
-    finished.check(law)
-    target, table = read_targets(law, targets, finished.roles, "--target"), RunTable.read(candidates)
-    if len(targets) > MOST_TARGETS:
-        raise InputError.at("--target", f"{len(targets)} points are more than the {MOST_TARGETS} that a choice weighs")
-    columns = read_points(table, law, finished.roles)
-    for place, points in (("--target", target), (str(candidates), columns)):
-        if (bad := law.undefined(points)).any():
-            raise InputError.at(place, f"{law.formula} has no value in point {int(np.argmax(bad)) + 1}; leave it out")
-    costs, unit, how = _costs(law, table, finished.roles, cost)
-    if (least := float(costs.min())) > budget:
-        raise InputError.at("--budget", f"{budget:g} is less than the cheapest candidate costs, {least:.3g}")
+    ask = _read(law, finished.roles, candidates, targets, budget, cost)
     many = len(finished)
     pool = Pool(
         law,
-        {name: np.concatenate([finished.columns[name], columns[name]]) for name in law.variables},
-        np.concatenate([np.full(many, np.inf), costs]),
-        target,
+        {name: np.concatenate([finished.columns[name], ask.candidates[name]]) for name in law.variables},
+        np.concatenate([np.full(many, np.inf), ask.costs]),
+        ask.target,
         space,
     )
-    response = np.concatenate([finished.response, np.zeros(len(costs))])
+    response = np.concatenate([finished.response, np.zeros(len(ask.costs))])
     learner, chosen = Learner(pool, seed, METHODS[method].bend), METHODS[method]
     rows = np.arange(many)
     basins = learner.basins(rows, response)
-    planned = plan(basins, Prices.alone(pool.costs), np.arange(many, len(pool)), budget, chosen)
-    cheapest = _in_order(basins, pool.costs, np.argsort(pool.costs, kind="stable"), budget)
-    random = [*_at_random(basins, pool, budget, seed)]
+    planned = plan(basins, Prices.alone(pool.costs), np.arange(many, len(pool)), ask.budget, chosen)
+    cheapest = _in_order(basins, pool.costs, np.argsort(pool.costs, kind="stable"), ask.budget)
+    random = [*_at_random(basins, pool, ask.budget, seed)]
     best = min([planned, *([cheapest, *random] if chosen.criterion == "error" else [])], key=lambda one: one.errors[-1])
     plain = "the cheapest runs" if best is cheapest else "runs at random"
-    how = (*how, *([] if best is planned else [f"no plan is expected to do better than {plain}, which are listed"]))
+    how = (*ask.notes, *([] if best is planned else [f"no plan is expected to do better than {plain}, which are listed"]))
     forecast = forecast_of(basins) if space == "linear" else np.exp(forecast_of(basins))
+    weighed = np.argsort(learner.aims)
+    runs, costs = _chosen(pool, best.rows)
     return Advice(
         law=law,
         space=space,
-        target=target,
-        forecast=np.asarray(forecast)[np.argsort(learner.aims)],
-        runs=tuple({name: float(pool.candidates[name][row]) for name in law.variables} for row in best.rows),
-        costs=tuple(float(pool.costs[row]) for row in best.rows),
+        target={name: values[np.sort(learner.aims) - len(pool)] for name, values in ask.target.items()},
+        forecast=np.asarray(forecast)[weighed],
+        runs=runs,
+        costs=costs,
         widths=tuple(map(half_width_of, best.errors)),
         cheapest=half_width_of(cheapest.errors[-1]),
         random=float(np.mean([half_width_of(one.errors[-1]) for one in random])),
         basins=len(basins),
-        unit=unit,
-        notes=(*_notes(finished, pool, rows, len(basins), chosen), *finished.collinearity(law), *how),
+        unit=ask.unit,
+        notes=(
+            *_notes(finished, pool, rows, len(basins), chosen),
+            *_again(finished, ask),
+            *finished.collinearity(law),
+            *how,
+        ),
     )
+
+
+def _read(law: Law, roles: Mapping[str, str], candidates: Path, targets: Sequence[str], budget: str, cost: str | None) -> _Ask:
+    """Read what is asked; raises InputError for points without a value, and for a budget below every candidate."""
+    target, table = _targets(law, targets, roles), RunTable.read(candidates)
+    columns = read_points(table, law, roles)
+    for place, points in (("--target", target), (str(candidates), columns)):
+        if (bad := law.undefined(points)).any():
+            raise InputError.at(place, f"{law.formula} has no value in point {int(np.argmax(bad)) + 1}; leave it out")
+    costs, unit, how = _costs(law, table, roles, cost)
+    share = budget.strip().endswith("%")
+    spend = read_count("--budget", budget.strip().removesuffix("%")) * (float(costs.sum()) / 100 if share else 1.0)
+    if (least := float(costs.min())) > spend * (1 + ROUNDING):
+        given = f"{budget} of {costs.sum():.3g}" if share else f"{spend:g}"
+        raise InputError.at("--budget", f"{given} is less than the cheapest candidate costs, {least:.3g}")
+    many = len(next(iter(target.values())))
+    some = [f"of {many} targets {MOST_TARGETS} are weighed, spread over their sizes"] if many > MOST_TARGETS else []
+    return _Ask(columns, costs, unit, target, spend, (*some, *how))
+
+
+def _targets(law: Law, texts: Sequence[str], roles: Mapping[str, str]) -> dict[str, Floats]:
+    """Return the points of texts such as `N=1e9,D=2e10`, and those of tables, which have no equals sign."""
+    tables = [Path(text) for text in texts if "=" not in text]
+    points = [text for text in texts if "=" in text]
+    parts = [read_points(RunTable.read(path), law, roles) for path in tables]
+    parts += [read_targets(law, points, roles, "--target")] if points else []
+    return {name: np.concatenate([part[name] for part in parts]) for name in law.variables}
+
+
+def _chosen(pool: Pool, rows: Sequence[int]) -> tuple[tuple[Mapping[str, float], ...], tuple[float, ...]]:
+    """Return runs of a pool by the variables of its law, with their costs."""
+    runs = tuple({name: float(pool.candidates[name][row]) for name in pool.law.variables} for row in rows)
+    return runs, tuple(float(pool.costs[row]) for row in rows)
+
+
+def _again(finished: Observations, ask: _Ask) -> list[str]:
+    """Say how many candidates equal finished rows."""
+    done = {tuple(row) for row in np.column_stack([*finished.columns.values()]).tolist()}
+    points = np.column_stack([ask.candidates[name] for name in finished.columns])
+    if not (same := sum(tuple(point) in done for point in points.tolist())):
+        return []
+    whose = "is at the point of a finished row" if same == 1 else "are at points of finished rows"
+    return [f"{plural(same, 'candidate')} {whose}, and counts as another seed; leave out of the table what has been run"]
 
 
 def _costs(law: Law, table: RunTable, roles: Mapping[str, str], cost: str | None) -> tuple[Floats, str, tuple[str, ...]]:
@@ -197,7 +322,7 @@ def _in_order(basins: list[Basin], costs: Floats, order: Rows, budget: float) ->
     """Spend a budget on candidates in order, skipping what it cannot afford."""
     rows, errors = list[int](), [expected_error(basins)]
     for row in order.tolist():
-        if costs[row] <= budget:
+        if costs[row] <= budget * (1 + ROUNDING):
             budget -= float(costs[row])
             basins = [basin.after(row) for basin in basins]
             rows.append(row)
@@ -213,6 +338,9 @@ def _at_random(basins: list[Basin], pool: Pool, budget: float, seed: int, repeat
 
 def _notes(finished: Observations, pool: Pool, rows: Rows, basins: int, method: Method) -> tuple[str, ...]:
     notes = [*(note.removeprefix("warning: ") for note in finished.notes())]
+    if (settings := finished.settings(pool.law)) < (enough := 2 * len(pool.law.parameters)):
+        some = f"{plural(settings, 'different point')} for {plural(len(pool.law.parameters), 'parameter')} of the law"
+        notes.append(f"{some}: add results and ask again after every {max(1, settings)} runs, until there are {enough} points")
     ends = {name: (float(values[rows].min()), float(values[rows].max())) for name, values in pool.candidates.items()}
     farthest = max(beyond(value, *ends[name]) for name, values in pool.targets.items() for value in values.tolist())
     if farthest > 1:

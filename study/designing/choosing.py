@@ -20,6 +20,12 @@ GROWTH = 2.0
 PILOT = 0.1
 """The share of the first budget for the runs before any fit."""
 
+FEWEST = 2
+"""The fewest runs before any fit."""
+
+ROUNDING = 1e-9
+"""The share by which the sum of costs may exceed a budget, since a tenth of a sum rounds otherwise than its terms."""
+
 _HALF = float(ndtri((1 + CONFIDENCE) / 2))
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(3)
@@ -160,7 +166,7 @@ def _greedy(basins: list[Basin], prices: Prices, open_: Rows, budget: float, cri
     left = np.zeros(len(prices.now), dtype=bool)
     left[open_] = True
     while True:
-        affordable = left & (prices.now <= budget)
+        affordable = left & (prices.now <= budget * (1 + ROUNDING))
         if not affordable.any():
             return Choice(tuple(rows), tuple(costs), tuple(errors))
         score = np.where(affordable, (_gains(basins, criterion) + apart) / prices.now**power, -np.inf)
@@ -184,21 +190,30 @@ def _gains(basins: list[Basin], criterion: Criterion) -> Floats:
 
 
 def pilot(pool: Pool, budget: float, random: np.random.Generator) -> Rows:
-    """Twice as many cheap runs as the law has parameters, spread over the logarithms of the variables.
+    """Choose twice as many cheap runs as the law has parameters, spread over the logarithms of the variables.
 
-    Each costs at most its share of the budget, or else they are the cheapest.
+    Each costs at most its share of PILOT of the budget, or else they are the cheapest. Where these take more than half of the
+    budget, that goes to as many as it affords, at least FEWEST, and each leaves enough of it for the cheapest in place of those
+    that follow.
     """
     count = min(len(pool), 2 * len(pool.law.parameters))
     order = np.argsort(pool.costs, kind="stable")
-    cheap = order[: max(count, int((pool.costs[order] <= budget / count).sum()))]
+    total = np.cumsum(pool.costs[order])
+    cheap = order[: max(count, int((pool.costs <= PILOT * budget / count).sum()))]
+    left = np.inf
+    if total[count - 1] > budget / 2:
+        count = min(count, max(FEWEST, int((total <= budget / 2).sum())))
+        cheap, left = order, max(budget / 2, float(total[count - 1]))
     logs = np.column_stack([log_or_value(pool.candidates[name][cheap]) for name in pool.law.variables])
     unit = (logs - logs.mean(axis=0)) / np.maximum(logs.std(axis=0), 1e-12)
-    chosen = [int(random.integers(len(cheap)))]
-    nearest = np.full(len(cheap), np.inf)
+    costs, chosen, nearest = pool.costs[cheap], list[int](), np.full(len(cheap), np.inf)
     while len(chosen) < count:
+        open_ = np.setdiff1d(np.arange(len(cheap)), chosen)
+        rest = float(np.sort(costs[open_])[: count - len(chosen) - 1].sum())
+        open_ = open_[costs[open_] <= (left - rest) * (1 + ROUNDING)]
+        chosen.append(int(open_[np.argmax(nearest[open_])] if chosen else random.choice(open_)))
+        left -= float(costs[chosen[-1]])
         nearest = np.minimum(nearest, np.sum((unit - unit[chosen[-1]]) ** 2, axis=1))
-        nearest[chosen] = -1.0
-        chosen.append(int(np.argmax(nearest)))
     return np.asarray(cheap[chosen])
 
 
@@ -216,13 +231,13 @@ def choose(
     `prior` is that of every fit.
     """
     learner = Learner(pool, seed, method.bend, prior)
-    rows = pilot(pool, PILOT * budgets[0], learner.random)
+    rows = pilot(pool, budgets[0], learner.random)
     response, prices = np.zeros(len(pool)), Prices.alone(pool.costs)
     response[rows] = run(rows)
     spent, chosen = float(pool.costs[rows].sum()), []
     for budget in budgets:
         while True:
-            open_ = np.setdiff1d(np.flatnonzero(pool.costs <= budget - spent), rows)
+            open_ = np.setdiff1d(np.flatnonzero(pool.costs <= (budget - spent) * (1 + ROUNDING)), rows)
             if not len(open_):
                 break
             whole = plan(learner.basins(rows, response), prices, open_, budget - spent, method)

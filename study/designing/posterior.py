@@ -9,6 +9,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 from numpy.typing import NDArray
 
+from study.base.errors import InputError
 from study.laws.law import Columns, Floats, Law, Surface
 from study.laws.minimising import Space
 from study.laws.observations import log_or_value
@@ -46,6 +47,9 @@ PUBLISHED_EXPONENT = 0.34, 0.15
 
 PUBLISHED_TERM = 1.5, 1.5
 """The mean and deviation of the prior of a law's term in the middle of the pool, in nats."""
+
+LEAST_DEVIATION = 0.03
+"""The least deviation of responses, as a share of their size, that a prior without published values allows a parameter."""
 
 STEPS = 60
 """The most steps of a fit; what starts have not settled by then lie in poor basins, and the best go on."""
@@ -154,13 +158,13 @@ class Learner:
     def fit(self, rows: Rows, response: Floats, fresh: int = FRESH) -> Optima:
         """Return the optima of rows of the pool, the best first.
 
-        `response` is the whole pool's; only that of `rows` is read. The starts are those of the first fit, and their spread is
-        that of the prior.
+        `response` is the whole pool's; only that of `rows` is read. The starts are those of the first fit. Raises InputError
+        where the law has no value at any of them.
         """
         surface, noise = self.surface.part(rows), self._noise(response[rows], None)
         if not len(self.starts):
             self.starts = surface.starts(response[rows], STARTS)
-        prior = self.prior or Prior(self.starts.mean(axis=0), 2 * np.maximum(self.starts.std(axis=0), 1e-3))
+        prior = self.prior or self._spread_prior(response[rows])
         chosen = self.random.choice(len(self.starts), min(fresh, len(self.starts)), replace=False)
         known = self.optima if self.prior is None else np.concatenate([self.optima, prior.mean[None]])
         starts = np.concatenate([known, self.starts[chosen]])
@@ -168,10 +172,28 @@ class Learner:
             theta, value = least_squares(surface, response[rows], self.pool.space, noise, prior, starts)
             order = np.argsort(value, kind="stable")
             order = order[np.isfinite(value[order])]
+            if not len(order):
+                message = "has no finite value at any start; are the columns assigned to the right roles?"
+                raise InputError.at(self.pool.law.name, message)
             starts = theta[order[: 2 * MOST_BASINS]]
             noise = self._noise(response[rows], surface.value(starts[:1])[0])
         self.optima = starts[:MOST_BASINS]
         return Optima(theta[order], value[order], noise, prior)
+
+    def _spread_prior(self, response: Floats) -> Prior:
+        """Return a prior about the mean of the starts, with twice their spread.
+
+        Each is wide enough for its parameter to move the law over the pool by as much as the responses deviate: few rows have
+        starts that agree in what these rows happen to say.
+        """
+        value, slopes = (part[:, : len(self.pool)] for part in self._in_space(self.starts))
+        seen = np.log(np.abs(response)) if self.pool.space == "log" else response
+        with np.errstate(all="ignore"):
+            moves = np.median(np.sqrt(np.mean(slopes**2, axis=1)), axis=0)
+            wide = max(float(seen.std()), LEAST_DEVIATION * float(np.abs(value).mean())) / moves
+        usual = 2 * np.maximum(self.starts.std(axis=0), 1e-3)
+        linear = np.isin(np.arange(len(usual)), self.pool.law.linear) & np.isfinite(wide)
+        return Prior(self.starts.mean(axis=0), np.where(linear, np.maximum(usual, wide), usual))
 
     def _noise(self, response: Floats, fitted: Floats | None) -> float:
         """Return the variance of a run about the law, between a guess and what the residuals say."""
@@ -253,7 +275,8 @@ class Learner:
     def _in_space(self, theta: Floats) -> tuple[Floats, Floats]:
         """Values (B × n) and gradients (B × n × p), of logarithms if the fit is in them."""
         value, slopes = self.surface.gradients(theta)
-        return (value, slopes) if self.pool.space == "linear" else (np.log(value), slopes / value[:, :, None])
+        with np.errstate(all="ignore"):
+            return (value, slopes) if self.pool.space == "linear" else (np.log(value), slopes / value[:, :, None])
 
 
 def median(values: Floats, weights: Floats) -> Floats:
@@ -339,10 +362,11 @@ def least_squares(
 def _step(slope: Floats, bend: Floats, damping: Floats, resting: np.ndarray) -> Floats:
     diagonal = np.einsum("bpp->bp", bend)
     scale = 1 / np.sqrt(np.maximum(diagonal, 1e-300))
-    unit = bend * scale[:, :, None] * scale[:, None, :]
-    unit = np.where(resting[:, :, None] | resting[:, None, :], 0.0, unit)
-    unit += (damping[:, None] + 1e-12 + resting)[:, :, None] * np.eye(slope.shape[1])
-    return np.asarray(np.linalg.solve(unit, np.where(resting, 0.0, -slope * scale)[:, :, None])[:, :, 0] * scale)
+    with np.errstate(all="ignore"):
+        unit = bend * scale[:, :, None] * scale[:, None, :]
+        unit = np.where(resting[:, :, None] | resting[:, None, :], 0.0, unit)
+        unit += (damping[:, None] + 1e-12 + resting)[:, :, None] * np.eye(slope.shape[1])
+        return np.asarray(np.linalg.solve(unit, np.where(resting, 0.0, -slope * scale)[:, :, None])[:, :, 0] * scale)
 
 
 @dataclass(frozen=True)

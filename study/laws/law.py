@@ -165,6 +165,11 @@ class Law(ABC):
         """The parameters that are positive only because the law's author gave no range."""
         return ()
 
+    @property
+    def linear(self) -> tuple[int, ...]:
+        """Indices of parameters in which the law is linear together, which a start has as the rows want them."""
+        return ()
+
     def suited_to(self, response: Floats) -> Law:
         """Return the law for a response of these values."""
         del response
@@ -239,6 +244,11 @@ class SumOfTerms(Law):
     def parameters(self) -> tuple[str, ...]:
         """The coefficients, then the exponents."""
         return self.coefficients + self.exponents
+
+    @property
+    def linear(self) -> tuple[int, ...]:
+        """Indices of the coefficients."""
+        return tuple(range(len(self.terms)))
 
     def fewest_values(self, variable: str) -> int:
         """Three for a variable alone in a term beside a floor, because any floor fits two; else two."""

@@ -96,9 +96,9 @@ class RunTable:
     selection: Selection | None = None
 
     @classmethod
-    def read(cls, path: Path) -> RunTable:
-        """Read an external table; see read_table."""
-        return cls(path, read_table(path))
+    def read(cls, path: Path, fewest: int = 1) -> RunTable:
+        """Read an external table of so many rows or more; see read_table."""
+        return cls(path, read_table(path, fewest))
 
     @property
     def roles(self) -> Mapping[str, str]:
@@ -142,8 +142,8 @@ def number_runs(names: pd.Series[Any]) -> NDArray[np.int64]:
     return np.where(alone, numbers.max(initial=-1) + 1 + np.cumsum(alone), numbers).astype(np.int64)
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """Read a table file.
+def read_table(path: Path, fewest: int = 1) -> pd.DataFrame:
+    """Read a table file of so many rows or more.
 
     Raises InputError if the file does not exist or cannot be read, and as tidy_table does.
     """
@@ -166,19 +166,20 @@ def read_table(path: Path) -> pd.DataFrame:
     except (ValueError, OSError, EOFError, NotImplementedError, zlib.error, lzma.LZMAError) as error:
         kind = suffix.removeprefix(".") + (packed or "")
         raise InputError.at(str(path), f"cannot be read as {kind}: {' '.join(str(error).split())[:200]}") from None
-    return tidy_table(table, path, semicolons)
+    return tidy_table(table, path, semicolons, fewest)
 
 
-def tidy_table(table: pd.DataFrame, path: Path, semicolons: bool = False) -> pd.DataFrame:
+def tidy_table(table: pd.DataFrame, path: Path, semicolons: bool = False, fewest: int = 1) -> pd.DataFrame:
     """Make named index levels columns, strip column names and convert text to numbers; `attrs` names the converted columns.
 
-    Dots join the levels of a column name. Raises InputError if two columns share a name or there is no row.
+    Dots join the levels of a column name. Raises InputError if two columns share a name, and for fewer rows than
+    the `fewest` asked for.
     """
     unnamed = all(name is None for name in table.index.names)
     table = table.reset_index(drop=unnamed, allow_duplicates=True)
     table.columns = [_flat(name).strip() for name in table.columns]
     _refuse_duplicates(list(table.columns), path)
-    if table.empty:
+    if len(table) < fewest or not len(table.columns):
         raise InputError.at(str(path), "has no rows")
     read = read_text_numbers(_as_floats(table), semicolons)
     read.table.attrs |= {NOTES: read.notes, UNCLEAR: read.unclear, UNITS: read.units}

@@ -15,7 +15,7 @@ from study.designing import advising, benchmark
 from study.designing.benchmark import Task, as_markdown, load, load_replays, measure, measure_replay, score, simulate_coverage
 from study.designing.choosing import METHODS, Choice, Prices, choose, pilot
 from study.designing.posterior import Learner, Optima, Pool, Prior, Rows, median
-from study.laws.catalogue import LAWS
+from study.laws.catalogue import LAWS, find_law
 from study.laws.law import Floats
 from study.laws.observations import log_or_value
 from study.laws.tables import RunTable
@@ -65,6 +65,35 @@ def test_a_pilot_is_cheap_spread_and_never_twice_the_same_run(pool: Pool) -> Non
     assert pool.costs[rows].sum() <= 1e-3 * pool.costs.sum()
     assert len(np.unique(pool.candidates["parameters"][rows])) > 3
     assert len(np.unique(pool.candidates["tokens"][rows])) > 3
+
+
+def test_a_pilot_of_a_small_budget_leaves_half_of_it_and_still_varies_the_sizes() -> None:
+    """Of three streams at six sizes, the ten cheapest runs would cost more than the budget and vary the sizes by a third."""
+    sizes, streams = (axis.ravel() for axis in np.meshgrid([0.54e9, 0.69e9, 1.13e9, 1.62e9, 2.77e9, 4.35e9], [1.0, 2.0, 4.0]))
+    law = find_law("E + A*N^-alpha + B*streams^-beta; streams is a column")
+    pool = Pool(law, {"parameters": sizes, "streams": streams}, sizes, {"parameters": sizes[-1:], "streams": np.array([8.0])})
+    budget, truth = 0.1 * float(sizes.sum()), {"E": 1.36, "A": 118.0, "alpha": 0.26, "B": 0.12, "beta": 0.4}
+    response, target = law.predict(truth, pool.candidates), law.predict(truth, pool.targets)[0]
+    for seed in range(3):
+        rows = pilot(pool, budget, np.random.default_rng(seed))
+        assert len(rows) >= 2
+        assert sizes[rows].sum() <= budget / 2
+        (chosen,) = choose(pool, [budget], lambda rows: response[rows], METHODS["error"], seed)
+        assert sizes[chosen].sum() <= budget
+        missed = [abs(Learner(pool, seed).forecast(some, response)[0] - target) for some in (chosen, np.argsort(sizes)[:5])]
+        assert missed[0] < missed[1] / 3
+
+
+def test_few_rows_do_not_make_a_linear_law_sure_of_what_they_happen_to_say() -> None:
+    random = np.random.default_rng(0)
+    shares = random.dirichlet(np.ones(3), 40)
+    columns = {name: shares[:, place] for place, name in enumerate(("x", "y"))}
+    law = find_law("loss = a + b*x + c*y; a in -10..10; b in -5..5; c in -5..5; x, y are columns")
+    response = 2 + 0.5 * columns["x"] - 0.8 * columns["y"] + random.normal(0, 0.001, 40)
+    pool = Pool(law, columns, np.ones(40), {name: values[:5] for name, values in columns.items()}, "linear")
+    learner = Learner(pool, 0, 0.0)
+    learner.fit(np.array([0, 1]), response)
+    assert learner.forecast(np.arange(12), response) == pytest.approx(response[:5], abs=0.02)
 
 
 @pytest.mark.slow
@@ -249,6 +278,59 @@ def test_a_design_is_never_expected_to_do_worse_than_the_plain_runs_beside_it(
     assert any(note.startswith("no plan is expected to do better than ") for note in chosen["notes"])
     by_volume = json.loads(study("design", tables[0], "--law", "chinchilla", *options, "--criterion", "d-optimal")[1])
     assert len(by_volume["runs"]) == 1
+
+
+def test_a_stranger_begins_with_column_names_alone_and_spends_a_share_of_all_candidates(study: Any, tmp_path: Path) -> None:
+    """Streams in parallel at six sizes, as published: the target region is a table, and a tenth of the cost buys four runs."""
+    random = np.random.default_rng(0)
+    sizes, streams = (axis.ravel() for axis in np.meshgrid([0.54e9, 0.69e9, 1.13e9, 1.62e9, 2.77e9, 4.35e9], [1, 2, 4, 8]))
+    every = pd.DataFrame({"num_params": sizes, "parallel_size": streams})
+    every["val_loss"] = 1.29 + (1.95e8 / (sizes * (0.334 * np.log(streams) + 1))) ** 0.196
+    every["val_loss"] *= np.exp(random.normal(0, 0.001, len(every)))
+    known, target = every[every["parallel_size"] < 8], every[every["parallel_size"] == 8]
+    runs, candidates, region = (tmp_path / name for name in ("runs.csv", "grid.csv", "target.csv"))
+    done, left = known.head(0), known
+    target.to_csv(region, index=False)
+    law = ("--law", "val_loss = E + (A/(num_params*(k*log(parallel_size) + 1)))^a", "--cost", "num_params")
+    total, spent = known["num_params"].sum(), 0.0
+    for _ in range(4):
+        done.to_csv(runs, index=False)
+        left.drop(columns="val_loss").to_csv(candidates, index=False)
+        budget = f"{10 * total / left['num_params'].sum()}%" if done.empty else str(0.1 * total - spent)
+        status, out, err = study(
+            "design", runs, *law, "--candidates", candidates, "--target", region, "--budget", budget, "--json"
+        )
+        if status:
+            assert "is less than the cheapest candidate costs" in err
+            break
+        found = json.loads(out)
+        assert (found["before"] is None) == done.empty
+        for run in found["runs"][: len(done) or None]:
+            row = left[(left["num_params"] == run["parameters"]) & (left["parallel_size"] == run["parallel_size"])]
+            done, left = pd.concat([done, row]), left.drop(row.index)
+            spent += run["cost"]
+    assert spent <= 0.1 * total
+    assert len(done) >= 4
+    parts = [{"parameters": of["num_params"], "parallel_size": of["parallel_size"]} for of in (done, target)]
+    points = [{name: values.to_numpy(dtype=float) for name, values in part.items()} for part in parts]
+    pool = Pool(find_law(law[1], table=RunTable(runs, known)), points[0], np.ones(len(done)), points[1])
+    assert score(target["val_loss"].to_numpy(), Learner(pool).forecast(np.arange(len(done)), done["val_loss"].to_numpy())) > 0.9
+
+
+def test_many_targets_are_weighed_by_some_and_a_share_below_every_candidate_is_refused(
+    study: Any, tables: tuple[Path, Path], tmp_path: Path
+) -> None:
+    region = tmp_path / "region.csv"
+    pd.DataFrame({"N": np.geomspace(2e10, 7e10, 60), "D": 1e12}).to_csv(region, index=False)
+    options = ("--law", "chinchilla", "--candidates", tables[1], "--target", region)
+    status, out, _ = study("design", tables[0], *options, "--budget", "0.1%")
+    assert status == 0
+    assert "at 24 targets: loss " in out
+    assert "note: of 60 targets 24 are weighed, spread over their sizes" in out
+    assert "at points of finished rows, and counts as another seed" in out
+    told = study("design", tables[0], *options, "--budget", "1e-9%")[2]
+    assert "--budget: 1e-9% of " in told
+    assert "is less than the cheapest candidate costs" in told
 
 
 @pytest.mark.slow
