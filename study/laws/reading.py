@@ -92,7 +92,7 @@ def read_observations(query: TableQuery, law: Law, space: Space | None = None) -
     try:
         rows = read_columns(replace(query, roles={**named, **query.roles}), law.variables, law.predicts, signed, remedy)
     except InputError as error:
-        raise InputError([*error.problems, *_symbols_missing(law, error)]) from None
+        raise InputError([*_symbols_missing(law, error), *error.problems]) from None
     if (bad := law.undefined(rows.columns)).any():
         raise InputError(_undefined(law, rows, bad))
     notes = law.notes_on([*map(str, query.table.frame.columns)])
