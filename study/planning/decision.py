@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from study.base.errors import InputError, Problem, shown
 from study.base.quantities import count_text, plural
 from study.base.statistics import variance_of_mean
 from study.base.text import joined
-from study.config.goal_spec import SOLVED, ComparedPoint, DecisionGoal, OptimumGoal, SizeCompared
+from study.config.goal_spec import SOLVED, ComparedPoint, DecisionGoal, OptimumGoal
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig
 from study.config.shape_spec import Shapes, needs_even_heads
@@ -54,7 +55,9 @@ class Decision(GoalDesign):
         budgets = [goal.at.tokens] if goal.at.tokens is not None else spec.pool.budgets()
         for tokens in sorted(budgets, reverse=True):  # the longest of which all seeds can be afforded, or the shortest
             self.budget = tokens
-            super().__init__(spec, [*_variants(spec, self.compared, goal.at, tokens)])
+            variants = _Variants(spec, self.compared, tokens)
+            self.values, self._unmet = [*variants.configs], variants.unmet
+            super().__init__(spec, [*variants.configs.values()])
             if self.flops.sum() * spec.seeds <= self.limit({}):
                 break
         self._folder_of = folder_of
@@ -170,7 +173,8 @@ class Decision(GoalDesign):
         return [*lines, *self._outside()]
 
     def _outside(self) -> Iterator[str]:
-        """Warn of variants whose solved size lies outside the pool."""
+        """Say which sizes of an optimum's pool were left out, and warn of a decision's that lie outside the pool."""
+        yield from (f"Left out, since no shape of the pool is within {TOLERANCE:.0%}: {one}." for one in self._unmet)
         for size, ends in (("depth", self.spec.pool.depth), ("width", self.spec.pool.width)):
             sizes = [getattr(config.architecture, size) for config in self.points]
             if ends is not None and (beyond := sorted({one for one in sizes if not ends[0] <= one <= ends[-1]})):
@@ -219,7 +223,7 @@ class Decision(GoalDesign):
         return looks[-1].standing if looks else range(len(self.points))
 
     def _value(self, point: int) -> str:
-        return shown(self.spec.candidates[point]).strip("'")
+        return shown(self.values[point]).strip("'")
 
     def _words(self, point: int) -> str:
         value = self._value(point)
@@ -254,39 +258,84 @@ class Decision(GoalDesign):
         return f"about {seeds} seeds would narrow the widest interval from ± {look.half_width:.2g} to {self.difference:g}"
 
 
-def _variants(spec: GoalSweep, compared: str, at: ComparedPoint | SizeCompared, tokens: float) -> Iterator[RunConfig]:
-    """Each variant at the goal's size and budget; raises InputError for a value or size that cannot be."""
-    pool, budget = spec.pool, Budget(tokens=tokens)
-    rules = {"head_width": pool.head_width, "ffn_ratio": pool.ffn_ratio, "width_multiple": pool.width_multiple}
-    architecture = spec.shared.get("architecture", {})
-    if compared == "depth":
-        shapes = Shapes.parse({"iso_parameters": [at.parameters_non_embedding], "depth": list(spec.candidates)} | rules)
-        sizes, unmet = shapes.sizes(architecture)
-        if unmet:
-            raise InputError(Problem(SIZE, problem.message) for problem in unmet)
-        yield from (run_config(spec, size, budget, {}) for size in sizes)
-        return
-    solved = ShapeRules(pool.head_width, pool.ffn_ratio, pool.width_multiple, needs_even_heads(architecture))
-    if compared == "width":
-        yield from (_of_width(spec, solved, width, at, budget) for width in spec.candidates)
-        return
-    assert isinstance(at, ComparedPoint)
-    shape = solved.completed({"depth": at.depth, "width": at.width})
-    yield from (run_config(spec, shape, budget, {compared: value}) for value in spec.candidates)
+class _Variants:
+    """The variants of a decision or an optimum at its size and budget, by value.
+
+    Depths and widths are compared at equal parameters, within TOLERANCE. A decision names its own, and one that misses raises
+    InputError; of an optimum each depth or width of the pool is taken, or the nearest within half a doubling that meets the
+    size by a shape of the pool, and `unmet` tells why others are left out.
+    """
+
+    def __init__(self, spec: GoalSweep, compared: str, tokens: float) -> None:
+        goal, pool = spec.goal, spec.pool
+        assert isinstance(goal, DecisionGoal | OptimumGoal)
+        self.spec, self.compared, self.at, self.budget = spec, compared, goal.at, Budget(tokens=tokens)
+        self.architecture = spec.shared.get("architecture", {})
+        self.rules = ShapeRules(pool.head_width, pool.ffn_ratio, pool.width_multiple, needs_even_heads(self.architecture))
+        self.unmet: list[str] = []
+        self.configs: dict[Any, RunConfig] = dict(self._in_pool(goal) if isinstance(goal, OptimumGoal) else self._named())
+
+    def _named(self) -> Iterator[tuple[Any, RunConfig]]:
+        """Each value of a decision; raises InputError for a size that cannot be."""
+        if self.compared not in SOLVED:
+            assert isinstance(self.at, ComparedPoint)
+            shape = self.rules.completed({"depth": self.at.depth, "width": self.at.width})
+            yield from (
+                (value, run_config(self.spec, shape, self.budget, {self.compared: value})) for value in self.spec.candidates
+            )
+            return
+        nearest = {value: self._nearest(value) for value in self.spec.candidates}
+        if missed := [value for value, config in nearest.items() if not self._meets(config)]:
+            message = f"; give a size or {self.compared}s that meet within {TOLERANCE:.0%}"
+            raise InputError(Problem(SIZE, self._comes_nearest(value, nearest[value]) + message) for value in missed)
+        yield from nearest.items()
+
+    def _in_pool(self, goal: OptimumGoal) -> Iterator[tuple[int, RunConfig]]:
+        """Each size of the pool that meets the goal's, or the nearest that does; raises InputError if fewer than two do."""
+        ends = (self.spec.pool.depth if goal.optimum == "depth" else self.spec.pool.width) or ()
+        step = 1 if goal.optimum == "depth" else self.rules.width_multiple
+        met = dict[int, RunConfig]()
+        for value in self.spec.candidates:
+            near = [one for one in range(step, 2 * value, step) if ends[0] <= one <= ends[-1] and _apart(one, value) < 2**0.5]
+            tried = {one: self._nearest(one) for one in sorted(near, key=lambda one: _apart(one, value))}
+            if (found := next((one for one, config in tried.items() if self._is_of_pool(config)), None)) is not None:
+                met[found] = tried[found]
+            else:
+                self.unmet.append(self._comes_nearest(value, self._nearest(value)))
+        if len(met) < 2:
+            least = f"fewer than two {goal.optimum}s of the pool have shapes in it within {TOLERANCE:.0%} of this size"
+            raise InputError.at(SIZE, f"{least}; give another size, or widen the pool: {'; '.join(self.unmet)}")
+        yield from met.items()
+
+    def _nearest(self, value: int) -> RunConfig:
+        """Return the shape of a depth or width that comes nearest to the size."""
+        target = self.at.parameters_non_embedding
+        assert target is not None
+        if self.compared == "depth":
+            rules = {name: getattr(self.spec.pool, name) for name in ("head_width", "ffn_ratio", "width_multiple")}
+            (size,), _ = Shapes.parse({"iso_parameters": [target], "depth": [value]} | rules).sizes(self.architecture)
+            return run_config(self.spec, size, self.budget, {})
+
+        def of_depth(depth: int) -> RunConfig:
+            return run_config(self.spec, self.rules.completed({"depth": depth, "width": value}), self.budget, {})
+
+        one, two = (parameters(of_depth(depth).architecture).parameters_non_embedding for depth in (1, 2))
+        return of_depth(max(1, round(1 + (target - one) / (two - one))))
+
+    def _meets(self, config: RunConfig) -> bool:
+        size, target = parameters(config.architecture).parameters_non_embedding, self.at.parameters_non_embedding
+        return target is not None and abs(size / target - 1) <= TOLERANCE
+
+    def _is_of_pool(self, config: RunConfig) -> bool:
+        ranges = ((self.spec.pool.depth, config.architecture.depth), (self.spec.pool.width, config.architecture.width))
+        return self._meets(config) and all(ends is None or ends[0] <= size <= ends[-1] for ends, size in ranges)
+
+    def _comes_nearest(self, value: int, config: RunConfig) -> str:
+        other = "width" if self.compared == "depth" else "depth"
+        size = parameters(config.architecture).parameters_non_embedding
+        return f"{self.compared} {value} comes nearest with {other} {getattr(config.architecture, other)}, {size:,} parameters"
 
 
-def _of_width(spec: GoalSweep, rules: ShapeRules, width: int, at: ComparedPoint | SizeCompared, budget: Budget) -> RunConfig:
-    """Return a width with the depth nearest to the goal's size."""
-    target = at.parameters_non_embedding
-    assert target is not None
-
-    def of_depth(depth: int) -> RunConfig:
-        return run_config(spec, rules.completed({"depth": depth, "width": width}), budget, {})
-
-    one, two = (parameters(of_depth(depth).architecture).parameters_non_embedding for depth in (1, 2))
-    nearest = of_depth(max(1, round(1 + (target - one) / (two - one))))
-    size = parameters(nearest.architecture).parameters_non_embedding
-    if abs(size / target - 1) > TOLERANCE:
-        near = f"width {width} comes nearest with depth {nearest.architecture.depth}, {size:,} parameters"
-        raise InputError.at(SIZE, f"is {target:,.0f}, and {near}: give a size or widths that meet within {TOLERANCE:.0%}")
-    return nearest
+def _apart(one: int, other: int) -> float:
+    """Return the ratio of two sizes, at least 1."""
+    return max(one, other) / min(one, other)
