@@ -281,14 +281,15 @@ def test_an_optimum_takes_the_nearest_depths_whose_shapes_the_pool_has_and_tells
     """The sweep file of the documentation's kind: at 3M, 16 layers of width 128 are 6% off, and one or two are too wide."""
     at = {"parameters_non_embedding": 3e6, "tokens": 1e4}
     pool = {"width": [32, 256], "depth": [1, 16]}
-    values = {"goal": {"optimum": "depth", "at": at, "within": 0.03}, "pool": pool, "spend": {"flops": 1e15}}
+    goal = {"optimum": "depth", "at": at, "within": 0.03}
+    values: dict[str, Any] = {"goal": goal, "pool": pool, "spend": {"flops": 1e15}}
     design = Plan(goal_sweep(DECISION, **values)).design
     assert [config.architecture.depth for config in design.points] == [4, 8, 15]
     assert max(abs(design.sizes / 3e6 - 1)) <= 0.05
     lines = design.lines({})
     assert "the optimum of depths 4, 8 and 15 at 3M" in lines[0]
     assert sum("no shape of the pool is within 5%: depth" in line for line in lines) == 2
-    of_width = Plan(goal_sweep(DECISION, **values | {"goal": values["goal"] | {"optimum": "width"}})).design
+    of_width = Plan(goal_sweep(DECISION, **values | {"goal": goal | {"optimum": "width"}})).design
     assert [config.architecture.width for config in of_width.points] == [128, 248]
     with pytest.raises(
         InputError, match=r"fewer than two depths of the pool .* depth 1 comes nearest with width 496"
