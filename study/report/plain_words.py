@@ -27,6 +27,7 @@ _PHRASES: dict[str, dict[str, str]] = {
         "swiglu": "SwiGLU",
     },
     "architecture.distance_bias": {"none": "no distance bias", "learned": "a learned distance bias", "alibi": "ALiBi"},
+    "architecture.embedding_norm": {"none": "no norm of the embeddings", "True": "a norm of the embeddings"},
     "architecture.embedding_width": {"none": "a token table of full width", _OTHER: "a token table of width {:,}"},
     "architecture.enhanced_mask_decoder": {"False": "a plain last layer", "True": "the enhanced mask decoder"},
     "architecture.layer_groups": {

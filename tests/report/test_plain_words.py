@@ -23,6 +23,7 @@ RUN = "0123456789abcdef"
         ("architecture.position_encoding", "rotary", "rotary positions"),
         ("recipe.optimizer", "muon", "Muon"),
         ("architecture.distance_bias", "none", "no distance bias"),
+        ("architecture.embedding_norm", "True", "a norm of the embeddings"),
         ("architecture.embedding_width", "none", "a token table of full width"),
         ("architecture.embedding_width", "48", "a token table of width 48"),
         ("recipe.start", f"{RUN}:first", "a start from the first layers"),
