@@ -77,9 +77,11 @@ class Attention(nn.Module):
         length = x_BxSxH.shape[1]
         query_BxSxAxD, key_BxSxAxD, value_BxSxAxD = self._products(x_BxSxH)
         query_BxSxAxD, key_BxSxAxD = self._normed(query_BxSxAxD, key_BxSxAxD)
-        if rotary_2xSxE is not None:
-            query_BxSxAxD, key_BxSxAxD = rotated(query_BxSxAxD, rotary_2xSxE), rotated(key_BxSxAxD, rotary_2xSxE)
         bias = None if self.distance_bias is None else self.distance_bias(length)
+        if rotary_2xSxE is not None:
+            by_heads = plain_products(query_BxSxAxD, self._dropped, bias)
+            query_BxSxAxD = rotated(query_BxSxAxD, rotary_2xSxE, by_heads)
+            key_BxSxAxD = rotated(key_BxSxAxD, rotary_2xSxE, by_heads)
         if relative is not None:
             query_BxSxAxD, bias = self._with_positions(query_BxSxAxD, key_BxSxAxD, relative, bias)
         if kept is not None:
@@ -103,10 +105,11 @@ class Attention(nn.Module):
         mask = None if mask is None else mask_at(mask, positions_BxK)
         query_BxKxAxD, key_BxSxAxD, value_BxSxAxD = self._products_from(queries_BxKxH, positions_BxK, x_BxSxH)
         query_BxKxAxD, key_BxSxAxD = self._normed(query_BxKxAxD, key_BxSxAxD)
-        if rotary_2xSxE is not None:
-            query_BxKxAxD = rotated(query_BxKxAxD, rotary_2xSxE[:, positions_BxK])
-            key_BxSxAxD = rotated(key_BxSxAxD, rotary_2xSxE)
         bias = None if self.distance_bias is None else self.distance_bias(length, positions_BxK)
+        if rotary_2xSxE is not None:
+            by_heads = plain_products(query_BxKxAxD, self._dropped, bias)
+            query_BxKxAxD = rotated(query_BxKxAxD, rotary_2xSxE[:, positions_BxK], by_heads)
+            key_BxSxAxD = rotated(key_BxSxAxD, rotary_2xSxE, by_heads)
         if relative is not None:
             query_BxKxAxD, bias = self._with_positions(query_BxKxAxD, key_BxSxAxD, relative.at(positions_BxK), bias)
         attended_BxKxAxD = self._attended(query_BxKxAxD, key_BxSxAxD, value_BxSxAxD, mask, bias)
@@ -178,11 +181,14 @@ class Attention(nn.Module):
         mask: Bool[Tensor, "#B 1 #K S"] | None,
         bias: Float[Tensor, "#B A K S"] | None,
     ) -> Float[Tensor, "B K A D"]:
-        dropout = self.dropout if self.training else 0.0
         query_BxAxKxD, key_BxAxSxD, value_BxAxSxD = (
             tensor.transpose(1, 2) for tensor in (query_BxKxAxD, key_BxSxAxD, value_BxSxAxD)
         )
-        return attended(query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, mask, dropout, bias).transpose(1, 2)
+        return attended(query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, mask, self._dropped, bias).transpose(1, 2)
+
+    @property
+    def _dropped(self) -> float:
+        return self.dropout if self.training else 0.0
 
 
 class Bottleneck(nn.Module):
@@ -238,18 +244,50 @@ def rotary_table(positions: int, head_width: int, theta: float = 10_000.0) -> Fl
     return torch.stack((angles.cos().float(), angles.sin().float()))
 
 
-def rotated(x: Float[Tensor, "B S A D"], rotary: Float[Tensor, "2 *positions E"]) -> Float[Tensor, "B S A D"]:
-    """Rotate numbers i and i + D/2 of every head as a pair, as GPT-NeoX and ESM-2 do, and put the pair side by side.
+def rotated(
+    x: Float[Tensor, "B S A D"], rotary: Float[Tensor, "2 *positions E"], by_heads: bool = False
+) -> Float[Tensor, "B S A D"]:
+    """Rotate numbers i and i + D/2 of every head as a pair, as GPT-NeoX and ESM-2 do; RoFormer pairs 2i and 2i + 1.
 
-    Products of queries and keys are the same in any order. RoFormer pairs 2i and 2i + 1. `rotary` holds the tokens' rows of
-    `rotary_table`, (2, S, E) or (2, B, S, E). On a CPU in fp32 complex products take half the time.
+    `rotary` holds the tokens' rows of `rotary_table`, (2, S, E) or (2, B, S, E). On a CPU the result is stored head by head on
+    request, as plain products of queries and keys read it. Elsewhere pairs are put side by side, which leaves these products
+    the same.
     """
+    if x.device.type == "cpu" and not torch.compiler.is_compiling():
+        turned: Tensor = _Rotated.apply(x, rotary, by_heads)  # type: ignore[no-untyped-call]
+        return turned
     cosine, sine = rotary.to(x.dtype).unsqueeze(-2)
     first, second = x.chunk(2, -1)
-    if x.device.type == "cpu" and x.dtype == torch.float32 and not torch.compiler.is_compiling():
-        pairs = torch.view_as_complex(torch.stack((first, second), -1))  # torch.complex would keep both for the backward pass
-        return torch.view_as_real(pairs * torch.complex(cosine, sine)).flatten(-2)
     return torch.stack((first * cosine - second * sine, second * cosine + first * sine), -1).flatten(-2)
+
+
+class _Rotated(torch.autograd.Function):
+    """x·cos ∓ (x with swapped halves)·sin on a CPU, in runs of whole heads, since half a head is too short for SIMD in bf16.
+
+    The gradient is rotated back, and only the angles are kept for it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rotary: Tensor, by_heads: bool) -> Tensor:
+        ctx.save_for_backward(rotary)
+        ctx.by_heads = by_heads
+        cosine, sine = rotary.to(x.dtype)
+        return _turned(x, cosine, sine, by_heads)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (rotary,) = ctx.saved_tensors
+        cosine, sine = rotary.to(gradient.dtype)
+        return _turned(gradient, cosine, -sine, ctx.by_heads), None, None
+
+
+def _turned(x_BxSxAxD: Tensor, cosine: Tensor, sine: Tensor, by_heads: bool) -> Tensor:
+    dense = (x_BxSxAxD.transpose(1, 2) if by_heads else x_BxSxAxD).contiguous()
+    heads = -3 if by_heads else -2
+    cosines, sines = (torch.cat(parts, -1).unsqueeze(heads) for parts in ((cosine, cosine), (-sine, sine)))
+    turned = dense.roll(cosine.shape[-1], -1).mul_(sines).addcmul_(dense, cosines)
+    return turned.transpose(1, 2) if by_heads else turned
 
 
 def attended(
@@ -260,15 +298,10 @@ def attended(
     dropout: float,
     bias: Float[Tensor, "#B A K S"] | None = None,
 ) -> Float[Tensor, "B A K D"]:
-    """Values mixed by softmax(query · key / √D + bias), by torch's fused kernel if it is fast and has all gradients.
-
-    On a CPU plain products replace it for bf16, where its backward pass takes three times as long; for dropout, where torch
-    falls back to fp32 and draws one by one; and for a learned bias, which needs the scores' gradient.
-    """
+    """Values mixed by softmax(query · key / √D + bias), by `plain_products` or torch's fused attention."""
     if bias is not None:
         bias = bias.to(query_BxAxKxD.dtype)
-    plain = query_BxAxKxD.dtype == torch.bfloat16 or dropout or (bias is not None and bias.requires_grad)
-    if query_BxAxKxD.device.type != "cpu" or not plain:
+    if not plain_products(query_BxAxKxD, dropout, bias):
         allowed = mask if bias is None else bias if mask is None else bias.masked_fill(~mask, float("-inf"))
         return F.scaled_dot_product_attention(query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, attn_mask=allowed, dropout_p=dropout)
     scores_BxAxKxS = torch.matmul(query_BxAxKxD * query_BxAxKxD.shape[-1] ** -0.5, key_BxAxSxD.transpose(-1, -2))
@@ -277,6 +310,16 @@ def attended(
     if mask is not None:
         scores_BxAxKxS = scores_BxAxKxS.masked_fill(~mask, float("-inf"))
     return torch.matmul(drop(torch.softmax(scores_BxAxKxS, -1), dropout), value_BxAxSxD)
+
+
+def plain_products(query: Tensor, dropout: float, bias: Tensor | None) -> bool:
+    """Whether plain products replace torch's fused attention, which is faster if it has all gradients.
+
+    On a CPU they do for bf16, where its backward pass takes three times as long; for dropout, where torch falls back to fp32
+    and draws one by one; and for a learned bias, which needs the scores' gradient.
+    """
+    slow = query.dtype == torch.bfloat16 or dropout > 0
+    return query.device.type == "cpu" and (slow or (bias is not None and bias.requires_grad))
 
 
 class _Gelu(torch.autograd.Function):

@@ -115,20 +115,32 @@ def test_rotary_positions_tell_distances_alone() -> None:
     torch.testing.assert_close(attention(x[:, :10][:, order], None), attention(x[:, :10], None)[:, order])
 
 
-def test_rotation_by_complex_products_is_that_by_real_ones() -> None:
+@pytest.mark.parametrize("by_heads", [False, True])
+def test_rotation_multiplies_pairs_as_complex_numbers_and_its_gradient_turns_back(by_heads: bool) -> None:
     torch.manual_seed(0)
-    x, gradient = torch.randn(2, 3, 20, 4, 8).unbind()
-    results = []
-    for dtype in (torch.float32, torch.float64):  # in fp64 products are real
-        inputs = x.clone().to(dtype).detach().requires_grad_()
-        turned = rotated(inputs, rotary_table(20, 8))
-        torch.autograd.backward(turned, gradient.to(dtype))
-        assert inputs.grad is not None
-        results.append((turned.float(), inputs.grad.float()))
-    torch.testing.assert_close(*results)
-    pairs = torch.stack(x.chunk(2, -1), -1).flatten(-2)
-    torch.testing.assert_close(results[0][0].norm(dim=-1), pairs.norm(dim=-1))
-    torch.testing.assert_close(results[0][0][:, 0], pairs[:, 0])
+    x, gradient = torch.randn(2, 3, 20, 4, 8)
+    inputs, angles = x.clone().requires_grad_(), torch.complex(*rotary_table(20, 8)[:, :, None])
+    turned = rotated(inputs, rotary_table(20, 8), by_heads)
+    assert (turned.transpose(1, 2) if by_heads else turned).is_contiguous()
+    torch.autograd.backward(turned, gradient)
+    assert inputs.grad is not None
+    torch.testing.assert_close(torch.complex(*turned.chunk(2, -1)), torch.complex(*x.chunk(2, -1)) * angles)
+    torch.testing.assert_close(torch.complex(*inputs.grad.chunk(2, -1)), torch.complex(*gradient.chunk(2, -1)) * angles.conj())
+
+
+def test_rotated_queries_and_keys_have_the_products_of_those_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which have pairs side by side, as compiled code on any device."""
+    torch.manual_seed(0)
+    pair = torch.randn(2, 3, 20, 4, 8)
+
+    def products(by_heads: bool) -> torch.Tensor:
+        query, key = (rotated(x, rotary_table(20, 8), by_heads) for x in pair)
+        return torch.einsum("bqad,bkad->baqk", query, key)
+
+    plain, by_heads = products(by_heads=False), products(by_heads=True)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    torch.testing.assert_close(plain, products(by_heads=False))
+    torch.testing.assert_close(by_heads, products(by_heads=False))
 
 
 def test_a_pre_norm_block_is_torchs_and_the_last_norm_follows_the_last_block() -> None:
