@@ -28,13 +28,14 @@ from study.plotting import (
 from study.plotting.loss_against_count import LossAgainstFlops, LossAgainstParameters
 from study.plotting.loss_by_size import LossBySize
 from study.plotting.score_against_count import ScoreAgainst
+from study.report.verdicts import asks_about
 
 Frame = Callable[[Evidence], pd.DataFrame]
 
 
 @dataclass(frozen=True)
-class LawFigure:
-    """A figure of a sweep's laws: its data of the evidence, and its drawing."""
+class FigureOfEvidence:
+    """A figure whose data its plotting module does not take from the evidence by itself."""
 
     frame: Frame
     draw: Callable[[pd.DataFrame], Figure]
@@ -50,7 +51,13 @@ def _of_main_law(data_of: Callable[[LawFit], pd.DataFrame]) -> Frame:
     return frame
 
 
-FigureOfAnswer = ModuleType | LawFigure | LossAgainstFlops | LossAgainstParameters | LossBySize | ScoreAgainst
+def _added_if_asked_for(evidence: Evidence) -> pd.DataFrame:
+    """Return what doubling a size adds, which is nearly the same in every sweep, where the question asks about sizes."""
+    asked = asks_about(evidence, "parameter", "depth", "width")
+    return what_doubling_adds.frame(evidence) if asked else pd.DataFrame()
+
+
+FigureOfAnswer = ModuleType | FigureOfEvidence | LossAgainstFlops | LossAgainstParameters | LossBySize | ScoreAgainst
 
 FIGURES: dict[str, tuple[FigureOfAnswer, str]] = {
     "path_to_goal": (path_to_goal, "The path to the goal: half the interval against FLOPs spent, and the runs chosen"),
@@ -61,22 +68,25 @@ FIGURES: dict[str, tuple[FigureOfAnswer, str]] = {
         paired_differences,
         "Paired differences between shapes of equal parameters, or variants of one shape",
     ),
-    "what_doubling_adds": (what_doubling_adds, "Parameters that doubling one size adds"),
+    "what_doubling_adds": (
+        FigureOfEvidence(_added_if_asked_for, what_doubling_adds.draw),
+        "Parameters that doubling one size adds",
+    ),
     "learning_rate": (learning_rate, "Loss against learning rate, and the rates chosen"),
     "loss_curves": (loss_curves, "Loss curves of the chosen runs"),
     "loss_against_flops": (LossAgainstFlops(), "Final loss against training FLOPs"),
     "loss_against_parameters": (LossAgainstParameters(), "Final loss against all parameters, with the Pareto front"),
     "loss_by_shape": (loss_by_shape, "Loss over depth and width, with contours of equal parameters"),
     "law_fit": (
-        LawFigure(law_figures.frame_of_sweep, law_fit.draw),
+        FigureOfEvidence(law_figures.frame_of_sweep, law_fit.draw),
         "The law of the loss, its interval, what was forecast, and residuals",
     ),
     "forecast_against_truth": (
-        LawFigure(_of_main_law(forecast_against_truth.frame), forecast_against_truth.draw),
+        FigureOfEvidence(_of_main_law(forecast_against_truth.frame), forecast_against_truth.draw),
         "What the law, fitted to the smaller runs, says of the largest",
     ),
     "iso_flop_valleys": (
-        LawFigure(_of_main_law(compute_optimal.valleys_of_law), compute_optimal.draw_valleys),
+        FigureOfEvidence(_of_main_law(compute_optimal.valleys_of_law), compute_optimal.draw_valleys),
         "Loss against parameters at each training budget, with the minima",
     ),
     "parameters_loss_score": (parameters_loss_score, "From parameters to loss to score, averaged over tasks"),

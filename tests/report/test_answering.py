@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from study.base.errors import InputError
 from study.base.text import escape
@@ -314,6 +315,12 @@ def test_empty_sweep(tmp_path: Path) -> None:
     answer = checked(sweep_folder(tmp_path / "s"))
     assert "no run was started" in answer.headline
     assert [*answer.figures] == ["what_doubling_adds"]
+
+
+def test_what_doubling_a_size_adds_is_drawn_where_the_question_asks_about_sizes(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    folder.sweep_file.write_text(yaml.safe_dump(SWEEP | {"question": "Does the batch size change the loss?"}))
+    assert [*report(folder).figures] == []
 
 
 @pytest.mark.slow
