@@ -68,9 +68,9 @@ class Refusal:
         assert ended.value.code == 2
         assert "Traceback" not in output + errors
         assert sorted(Path().rglob("*")) == before
-        told = [line for line in errors.splitlines() if line.startswith(prefix)]
-        assert told, errors
-        return [line.removeprefix(prefix) for line in told]
+        lines = [line for line in errors.splitlines() if line.startswith(prefix)]
+        assert lines, errors
+        return [line.removeprefix(prefix) for line in lines]
 
 
 @pytest.fixture
@@ -298,7 +298,7 @@ def test_a_sweep_file_with_one_thing_wrong(
 @pytest.mark.parametrize("command", ["plan", "launch"])
 def test_shapes_or_a_search(command: str, text: str, message: str, here: Path, refusal: Refusal, no_data: None) -> None:
     Path("x.yaml").write_text(text)
-    assert any(message in told for told in refusal.of(command, "x.yaml"))
+    assert any(message in line for line in refusal.of(command, "x.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -363,9 +363,9 @@ def test_files_of_the_data_that_are_missing_are_told_together(
 def test_a_teacher_is_looked_for_from_where_one_stands(here: Path, refusal: Refusal) -> None:
     Path("x.yaml").write_text(GOOD)
     run = "results/a/runs/0123456789abcdef"
-    told = one(refusal.of("plan", "x.yaml", f"base.recipe.teacher={run}:weight=0.5"))
-    assert told.startswith(f"recipe.teacher {run}: is not the folder of a finished run; ")
-    assert told.endswith(f"(looked at {here / run})")
+    message = one(refusal.of("plan", "x.yaml", f"base.recipe.teacher={run}:weight=0.5"))
+    assert message.startswith(f"recipe.teacher {run}: is not the folder of a finished run; ")
+    assert message.endswith(f"(looked at {here / run})")
 
 
 def test_a_folder_is_no_sweep_file(here: Path, refusal: Refusal) -> None:
@@ -378,8 +378,8 @@ def test_everything_wrong_is_told_at_once_before_data_is_touched(here: Path, ref
         "base: {recipe: {learning_rate: -1, batch_tokens: 256, warmup: 3}}\n"
         "shapes: {list: [{depth: 0, width: 16}, {depth: 1, width: 16, heads: 5}]}\nbudgets: {tokens: [100]}\n"
     )
-    told = refusal.of("launch", "x.yaml", "seeds=0", "nonsense")
-    assert {message.partition(": ")[0] for message in told} == {
+    messages = refusal.of("launch", "x.yaml", "seeds=0", "nonsense")
+    assert {message.partition(": ")[0] for message in messages} == {
         "sedes",
         "seeds",
         "'nonsense'",
@@ -393,36 +393,41 @@ def test_everything_wrong_is_told_at_once_before_data_is_touched(here: Path, ref
 
 def test_of_a_list_that_is_wrong_throughout_the_first_are_told(here: Path, refusal: Refusal) -> None:
     Path("x.yaml").write_text(GOOD + f"tags: {[*range(300)]}\n")
-    told = refusal.of("plan", "x.yaml")
-    assert told[0] == "tags[0]: 0 is not text; write it in quotes, such as '0'"
-    assert told[MOST_REPORTED:] == [f"and {300 - MOST_REPORTED} more"]
+    messages = refusal.of("plan", "x.yaml")
+    assert messages[0] == "tags[0]: 0 is not text; write it in quotes, such as '0'"
+    assert messages[MOST_REPORTED:] == [f"and {300 - MOST_REPORTED} more"]
 
 
 def test_targets_that_no_width_meets_are_told_beside_what_else_is_wrong(here: Path, refusal: Refusal, no_data: None) -> None:
     Path("x.yaml").write_text(GOOD.replace("grid: {depth: [1], width: [16], heads: [2]}", "iso_parameters: [100], depth: [1]"))
     tuned = "tune={recipe.learning_rate: {low: 2, high: 1, trials: 2}}"
-    told = refusal.of("plan", "x.yaml", tuned, "vary={recipe.dropout: [2]}", "base.recipe.epsilon=-1")
-    assert {message.partition(": ")[0] for message in told} == {
+    messages = refusal.of("plan", "x.yaml", tuned, "vary={recipe.dropout: [2]}", "base.recipe.epsilon=-1")
+    assert {message.partition(": ")[0] for message in messages} == {
         "shapes.iso_parameters 100 at depth 1",
         "tune.recipe.learning_rate",
         "base.recipe.epsilon",
     }
-    told = refusal.of("plan", "x.yaml", "vary={recipe.dropout: [2]}")
-    assert {message.partition(": ")[0] for message in told} == {"shapes.iso_parameters 100 at depth 1", "vary.recipe.dropout"}
+    messages = refusal.of("plan", "x.yaml", "vary={recipe.dropout: [2]}")
+    assert {message.partition(": ")[0] for message in messages} == {
+        "shapes.iso_parameters 100 at depth 1",
+        "vary.recipe.dropout",
+    }
 
 
 def test_runs_files_and_tasks_that_cannot_be_are_told_together(here: Path, refusal: Refusal, no_data: None) -> None:
     Path("x.yaml").write_text(GOOD)
-    told = refusal.of("plan", "x.yaml", "vary={recipe.dropout: [0, 2]}", "data.corpus=gone.txt", "downstream=[colaa, sst22]")
+    messages = refusal.of(
+        "plan", "x.yaml", "vary={recipe.dropout: [0, 2]}", "data.corpus=gone.txt", "downstream=[colaa, sst22]"
+    )
     tasks = {"downstream.tasks[0]", "downstream.tasks[1]"}
-    assert {message.partition(": ")[0] for message in told} == {"vary.recipe.dropout", "data.corpus"} | tasks
-    assert "downstream.tasks[0]: 'colaa' is not known, nor is it a .yaml file; did you mean 'cola'?" in told
+    assert {message.partition(": ")[0] for message in messages} == {"vary.recipe.dropout", "data.corpus"} | tasks
+    assert "downstream.tasks[0]: 'colaa' is not known, nor is it a .yaml file; did you mean 'cola'?" in messages
 
 
 def test_a_folder_of_tasks_that_is_not_there_is_told_once(here: Path, refusal: Refusal, no_data: None) -> None:
     Path("x.yaml").write_text(GOOD)
-    told = refusal.of("plan", "x.yaml", "downstream={tasks: [cola, sst2], data: gone}")
-    assert one(told).endswith("gone: is not a folder; give the one that holds the task files")
+    messages = refusal.of("plan", "x.yaml", "downstream={tasks: [cola, sst2], data: gone}")
+    assert one(messages).endswith("gone: is not a folder; give the one that holds the task files")
 
 
 @pytest.mark.parametrize(
@@ -466,10 +471,10 @@ def test_a_folder_of_text_that_cannot_be_listed_is_named(here: Path, refusal: Re
     Path("texts/a.txt").write_text("some text")
     Path("x.yaml").write_text(GOOD.replace("text.txt", "texts"))
     monkeypatch.setattr(os, "scandir", listed)
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as caught:
         check_corpus(read_sweep(Path("x.yaml"))[0].data)
     wanted = "data.corpus: 'texts' cannot be read: Permission denied ('texts/locked'); give a file or a folder of text"
-    assert str(told.value) == wanted
+    assert str(caught.value) == wanted
 
 
 def test_a_plan_reads_the_beginning_of_a_text_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -584,8 +589,8 @@ def test_results_that_cannot_be_written(here: Path, refusal: Refusal) -> None:
     Path("x.yaml").write_text(GOOD)
     Path("file").write_text("not a folder")
     for command, results in product(("plan", "launch"), ("file", "file/below")):
-        told = one(refusal.of(command, "x.yaml", "--results", results))
-        assert told == f"{results}/x: cannot be written; give another folder with --results"
+        message = one(refusal.of(command, "x.yaml", "--results", results))
+        assert message == f"{results}/x: cannot be written; give another folder with --results"
 
 
 @pytest.mark.parametrize("command", ["status", "report", "sync"])
@@ -598,8 +603,8 @@ def test_a_folder_that_is_no_sweeps(command: str, folder: str, here: Path, refus
 def test_a_text_of_too_few_documents(command: str, here: Path, refusal: Refusal) -> None:
     Path("few.txt").write_text("one line\nand another\n\nthe same\n\nthe same\n")
     Path("x.yaml").write_text(GOOD.replace("text.txt", "few.txt"))
-    told = one(refusal.of(command, "x.yaml"))
-    assert told.startswith(
+    message = one(refusal.of(command, "x.yaml"))
+    assert message.startswith(
         "data.corpus: 'few.txt' holds 2 distinct documents, none of them in the validation split; give more text"
     )
 
@@ -608,20 +613,22 @@ def test_a_text_of_too_few_documents(command: str, here: Path, refusal: Refusal)
 def test_a_text_that_is_too_short_for_its_validation_set(command: str, here: Path, refusal: Refusal) -> None:
     write_corpus(Path("short.txt"), documents=30)
     Path("x.yaml").write_text(GOOD.replace("text.txt", "short.txt"))
-    told = one(refusal.of(command, "x.yaml", "data.validation_sequences=1024"))
-    assert told.startswith("data.validation_sequences: 1,024 of length 16 are requested, but 'short.txt' holds 30 dis")
-    assert "; set it lower, give more text, or raise data.documents if it is set (4% of the documents validate" in told
+    message = one(refusal.of(command, "x.yaml", "data.validation_sequences=1024"))
+    assert message.startswith("data.validation_sequences: 1,024 of length 16 are requested, but 'short.txt' holds 30 dis")
+    assert "; set it lower, give more text, or raise data.documents if it is set (4% of the documents validate" in message
 
 
 def test_more_unique_tokens_than_the_text_has(here: Path, refusal: Refusal) -> None:
     Path("x.yaml").write_text(GOOD)
-    told = one(refusal.of("launch", "x.yaml", "base.recipe.unique_tokens=1e6"))
-    assert told.startswith("recipe.unique_tokens: is 1M, but the text has ")
-    assert told.endswith("k tokens to train on; lower it, leave it out, give more text, or raise data.documents if it is set")
+    message = one(refusal.of("launch", "x.yaml", "base.recipe.unique_tokens=1e6"))
+    assert message.startswith("recipe.unique_tokens: is 1M, but the text has ")
+    assert message.endswith(
+        "k tokens to train on; lower it, leave it out, give more text, or raise data.documents if it is set"
+    )
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ("mine", "did you mean results/mine?"),
         ("mine.yaml", "did you mean results/mine?"),
@@ -630,10 +637,10 @@ def test_more_unique_tokens_than_the_text_has(here: Path, refusal: Refusal) -> N
         ("results", "give one of them, such as results/mine"),
     ],
 )
-def test_a_sweeps_name_file_or_results_in_place_of_its_folder(given: str, told: str, here: Path, refusal: Refusal) -> None:
+def test_a_sweeps_name_file_or_results_in_place_of_its_folder(given: str, message: str, here: Path, refusal: Refusal) -> None:
     sweep_folder(Path("results/mine"))
     for command in ("status", "report", "stop", "sync"):
-        assert one(refusal.of(command, given)).endswith(told)
+        assert one(refusal.of(command, given)).endswith(message)
 
 
 @pytest.mark.parametrize(
@@ -670,7 +677,7 @@ def test_a_damaged_record_is_named(content: bytes, here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "reason"),
     [
         ("parameters", 10**23, f"{10**23} is above the most allowed, {2**63 - 1:,}"),
         ("parameters", 0, "0 is below the least allowed, 1"),
@@ -682,7 +689,7 @@ def test_a_damaged_record_is_named(content: bytes, here: Path) -> None:
         ("accuracy", 1.5, "1.5 is above the most allowed, 1"),
     ],
 )
-def test_a_record_of_numbers_that_no_run_has_is_named(key: str, value: float, told: str, here: Path) -> None:
+def test_a_record_of_numbers_that_no_run_has_is_named(key: str, value: float, reason: str, here: Path) -> None:
     from study.running.status import status
 
     folder = sweep_folder(Path("results/x"))
@@ -690,7 +697,7 @@ def test_a_record_of_numbers_that_no_run_has_is_named(key: str, value: float, to
     record.write_text(json.dumps(json.loads(record.read_text()) | {key: value}))
     damaged, message = map(str, status(folder).unreadable)
     assert damaged.startswith(f"{record}: is damaged")
-    assert message == f"{record}.{key}: {told}"
+    assert message == f"{record}.{key}: {reason}"
 
 
 @pytest.mark.parametrize("value", ["../x", [1], None, True])
@@ -719,14 +726,14 @@ def test_a_damaged_ledger_is_named_with_what_writes_it_anew(command: list[str], 
     folder.write_ledger()
     shutil.rmtree(folder.runs_folder)
     folder.ledger_file.write_bytes(folder.ledger_file.read_bytes()[:-9])
-    told = one(refusal.of(command[0], folder.path, *command[1:]))
-    assert told.startswith(f"{folder.ledger_file}: cannot be read as parquet: ")
-    assert "`study report` writes" in told
+    message = one(refusal.of(command[0], folder.path, *command[1:]))
+    assert message.startswith(f"{folder.ledger_file}: cannot be read as parquet: ")
+    assert "`study report` writes" in message
     folder.ledger_file.unlink()
     folder.ledger_file.mkdir()
-    told = one(refusal.of(command[0], folder.path, *command[1:]))
-    assert told.startswith(f"{folder.ledger_file}: ")
-    assert "Is a directory" in told
+    message = one(refusal.of(command[0], folder.path, *command[1:]))
+    assert message.startswith(f"{folder.ledger_file}: ")
+    assert "Is a directory" in message
 
 
 def test_a_ledger_that_lacks_columns_is_named_with_them(here: Path, refusal: Refusal) -> None:
@@ -734,8 +741,8 @@ def test_a_ledger_that_lacks_columns_is_named_with_them(here: Path, refusal: Ref
     add_run(folder, run_config(1, 64))
     folder.write_ledger().drop(columns=["tokens", "state"]).to_parquet(folder.ledger_file)
     shutil.rmtree(folder.runs_folder)
-    told = one(refusal.of("multiverse", folder.path))
-    assert told.startswith(
+    message = one(refusal.of("multiverse", folder.path))
+    assert message.startswith(
         f"{folder.ledger_file}: lacks state, tokens, as if another version wrote it; `study report` writes it"
     )
     assert one(refusal.of("fit", folder.path, "--law", "power")).startswith(
@@ -753,12 +760,12 @@ def test_text_in_place_of_a_number_of_a_ledger_is_told_with_its_row(column: str,
     ledger = folder.write_ledger().astype({column: object})
     ledger[column] = pd.Series([1, "abc"], dtype=object)
     ledger.to_csv("t.csv", index=False)
-    told = one(refusal.of("fit", "t.csv", "--law", "power"))
-    assert told.startswith(f"t.csv: {column} of row 2 is 'abc', not a number; remove the row, or")
+    message = one(refusal.of("fit", "t.csv", "--law", "power"))
+    assert message.startswith(f"t.csv: {column} of row 2 is 'abc', not a number; remove the row, or")
     ledger.astype({column: str}).to_parquet(folder.ledger_file)
     shutil.rmtree(folder.runs_folder)
-    told = one(refusal.of("multiverse", folder.path))
-    assert told.startswith(
+    message = one(refusal.of("multiverse", folder.path))
+    assert message.startswith(
         f"{folder.ledger_file}: {column} of row 2 is 'abc', not a number; remove the row, or run `study report`"
     )
 
@@ -769,8 +776,8 @@ def test_a_ledger_with_its_header_twice_is_told_with_the_row(here: Path, refusal
     folder.write_ledger()
     text = folder.ledger_file.with_suffix(".csv").read_text()
     Path("t.csv").write_text(text + text)
-    told = one(refusal.of("fit", "t.csv", "--law", "power"))
-    assert told.startswith("t.csv: recipe.learning_rate of row 2 is 'recipe.learning_rate', not a number; remove the row")
+    message = one(refusal.of("fit", "t.csv", "--law", "power"))
+    assert message.startswith("t.csv: recipe.learning_rate of row 2 is 'recipe.learning_rate', not a number; remove the row")
 
 
 @pytest.mark.parametrize(
@@ -842,35 +849,35 @@ def test_a_number_is_finite(arguments: list[object], option: str, number: str, h
 
 @pytest.mark.parametrize("amount", ["1e-12", "1e308"])
 def test_a_huber_delta_that_no_residual_is_near_to_is_refused(amount: str, here: Path, refusal: Refusal) -> None:
-    told = one(refusal.of("fit", "t.csv", "--law", "power", "--huber-delta", amount, prefix="Error: "))
-    assert "'--huber-delta': " in told
-    assert "is not in the range" in told
+    message = one(refusal.of("fit", "t.csv", "--law", "power", "--huber-delta", amount, prefix="Error: "))
+    assert "'--huber-delta': " in message
+    assert "is not in the range" in message
 
 
 def test_resamples_that_no_memory_holds_are_refused(here: Path, refusal: Refusal) -> None:
-    told = one(refusal.of("fit", "t.csv", "--law", "power", "--bootstrap", 10**26, prefix="Error: "))
-    assert f"'--bootstrap': {10**26} is not in the range" in told
+    message = one(refusal.of("fit", "t.csv", "--law", "power", "--bootstrap", 10**26, prefix="Error: "))
+    assert f"'--bootstrap': {10**26} is not in the range" in message
 
 
 def test_slots_that_no_machine_has_are_refused(here: Path, refusal: Refusal) -> None:
-    told = one(refusal.of("score", "x", "--tasks", "docstring-order", "--slots-per-device", 10**6))
-    assert told == f"resources.slots_per_device: {10**6} is above the most allowed, 100,000"
+    message = one(refusal.of("score", "x", "--tasks", "docstring-order", "--slots-per-device", 10**6))
+    assert message == f"resources.slots_per_device: {10**6} is above the most allowed, 100,000"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["params", "bert-tiny", "--vocabulary", "30.5225K"], "--vocabulary: '30.5225K' is not a whole number"),
         (["shapes", "--parameters", "10M", "--batch", "16KB"], "--batch: '16KB' is not a count such as 10M, 250k or 1.5e6"),
     ],
 )
-def test_a_count_that_is_none_is_told(arguments: list[object], told: str, here: Path, refusal: Refusal) -> None:
-    assert one(refusal.of(*arguments)).startswith(told)
+def test_a_count_that_is_none_is_told(arguments: list[object], message: str, here: Path, refusal: Refusal) -> None:
+    assert one(refusal.of(*arguments)).startswith(message)
 
 
 def test_an_ffn_far_too_wide_is_refused(here: Path, refusal: Refusal) -> None:
-    told = one(refusal.of("shapes", "--parameters", "10M", "--ffn-ratio", "1e308", prefix="Error: "))
-    assert "'--ffn-ratio': 1e+308 is not in the range 0.001<=x<=1000" in told
+    message = one(refusal.of("shapes", "--parameters", "10M", "--ffn-ratio", "1e308", prefix="Error: "))
+    assert "'--ffn-ratio': 1e+308 is not in the range 0.001<=x<=1000" in message
 
 
 @pytest.mark.parametrize(
@@ -895,8 +902,8 @@ def test_a_folder_in_the_place_of_a_file_is_told(here: Path, refusal: Refusal) -
 
 def test_a_folder_under_a_file_is_told(here: Path, refusal: Refusal) -> None:
     Path("file").write_text("not a folder")
-    told = one(refusal.of("figures", "--into", "file/figures", prefix="Error: "))
-    assert "'--into': 'file/figures' cannot be written; give another folder" in told
+    message = one(refusal.of("figures", "--into", "file/figures", prefix="Error: "))
+    assert "'--into': 'file/figures' cannot be written; give another folder" in message
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no file system here says that it may be written and may not")
@@ -904,10 +911,10 @@ def test_a_folder_under_a_file_is_told(here: Path, refusal: Refusal) -> None:
 def test_a_folder_that_takes_no_files_is_refused_before_anything_is_measured(
     arguments: list[object], here: Path, refusal: Refusal
 ) -> None:
-    told = one(refusal.of(*arguments, "--into", "/proc/x/y", prefix="Error: "))
-    assert "'--into': '/proc/x/y' cannot be written; give another folder" in told
+    message = one(refusal.of(*arguments, "--into", "/proc/x/y", prefix="Error: "))
+    assert "'--into': '/proc/x/y' cannot be written; give another folder" in message
 
 
 def test_threads_far_too_many_are_refused(here: Path, refusal: Refusal) -> None:
-    told = one(refusal.of("latency", "--shapes", "2x128", "--threads", 100_000, prefix="Error: "))
-    assert "100000 is not in the range 1<=x<=1,024" in told
+    message = one(refusal.of("latency", "--shapes", "2x128", "--threads", 100_000, prefix="Error: "))
+    assert "100000 is not in the range 1<=x<=1,024" in message

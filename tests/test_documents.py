@@ -119,8 +119,8 @@ def test_the_findings_of_the_readme_are_those_of_their_answers() -> None:
     named = re.findall(rf"\(({NUMBER}) to\s+({NUMBER})\)", (ROOT / "README.md").read_text())
     assert len(named) > 4
     for interval in named:
-        telling = [name for name, row in rows if "({} to {}".format(*interval) in row]
-        actual = [pair for name in telling for pair in re.findall(rf"({NUMBER}) to ({NUMBER})", answers[name])]
+        names = [name for name, row in rows if "({} to {}".format(*interval) in row]
+        actual = [pair for name in names for pair in re.findall(rf"({NUMBER}) to ({NUMBER})", answers[name])]
         assert any(rounds_to(interval, pair) for pair in actual), interval
 
 

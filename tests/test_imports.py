@@ -166,7 +166,7 @@ def test_analysis_and_counting_start_without_heavy_packages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "slow", "told"),
+    ("arguments", "slow", "expected"),
     [
         pytest.param(
             ["plan", "demo"],
@@ -177,12 +177,12 @@ def test_analysis_and_counting_start_without_heavy_packages() -> None:
         (["shapes", "--parameters", "10M"], {"matplotlib", "pandas", "scipy"}, "within 2% of 10M"),
     ],
 )
-def test_a_command_waits_for_no_package_that_others_need(arguments: list[str], slow: set[str], told: str) -> None:
+def test_a_command_waits_for_no_package_that_others_need(arguments: list[str], slow: set[str], expected: str) -> None:
     run = f"import sys; from study.cli import main; sys.argv[1:] = {arguments!r}; main()"
     code = f"{run}\nslow = {slow!r} & set(sys.modules); assert not slow, slow"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    assert told in done.stdout
+    assert expected in done.stdout
 
 
 MOST_MODULES_OF_A_FIT = 24

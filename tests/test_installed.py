@@ -116,16 +116,16 @@ def test_shipped_sweeps_notebooks_and_tasks_are_found_in_an_empty_folder(site: P
 
 @pytest.mark.slow
 def test_the_name_of_a_shipped_sweep_stands_for_its_file(site: Path, tmp_path: Path) -> None:
-    status, told, errors = run(site, "plan", "demo", "--json", cwd=tmp_path)
+    status, out, errors = run(site, "plan", "demo", "--json", cwd=tmp_path)
     assert (status, errors) == (0, "")
-    assert json.loads(told)["runs"] == 11
+    assert json.loads(out)["runs"] == 11
 
 
 @pytest.mark.slow
 def test_the_demonstration_answers_its_question(site: Path, tmp_path: Path) -> None:
-    status, told, errors = run(site, "demo", cwd=tmp_path)
+    status, out, errors = run(site, "demo", cwd=tmp_path)
     assert status == 0, errors
-    assert "The answer: results/demo/answer.md" in told
+    assert "The answer: results/demo/answer.md" in out
     assert (tmp_path / "results" / "demo" / "figures" / "loss_by_shape.svg").is_file()
 
 
@@ -178,9 +178,11 @@ READS = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "told"), READS, ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "")
+@pytest.mark.parametrize(
+    ("arguments", "expected"), READS, ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else ""
+)
 def test_the_short_list_is_enough_to_read_and_count(
-    site: Path, reading: Path, arguments: list[str], told: str, tmp_path: Path
+    site: Path, reading: Path, arguments: list[str], expected: str, tmp_path: Path
 ) -> None:
     columns = columns_of(LAWS["chinchilla"], 30)
     loss = LAWS["chinchilla"].predict(TRUTHS["chinchilla"], columns)
@@ -192,7 +194,7 @@ def test_the_short_list_is_enough_to_read_and_count(
                 (tmp_path / "norm" / path.name).symlink_to(path)
     status, out, errors = run(site, *arguments, cwd=tmp_path, packages=reading)
     assert (status, errors) == (0, "")
-    assert told in out
+    assert expected in out
 
 
 @pytest.mark.slow
@@ -220,5 +222,5 @@ def test_a_command_that_needs_more_says_what_to_install(site: Path, reading: Pat
     status, _, errors = run(site, "launch", "demo", cwd=tmp_path, packages=reading)
     assert status == 2
     assert re.fullmatch(r"error: study launch needs \w+, which is not installed: pip install scaling-study\n", errors)
-    told = run(site, "notebook", "scaling_laws", cwd=tmp_path, packages=reading)[2]
-    assert told == "error: study notebook: needs marimo: pip install 'scaling-study[notebooks]'\n"
+    err = run(site, "notebook", "scaling_laws", cwd=tmp_path, packages=reading)[2]
+    assert err == "error: study notebook: needs marimo: pip install 'scaling-study[notebooks]'\n"

@@ -218,14 +218,14 @@ def test_a_packed_sweep_is_mirrored_as_its_runs_were(tmp_path: Path, monkeypatch
 def test_the_commands_say_what_they_did(tmp_path: Path, study: Callable[..., tuple[int, str, str]]) -> None:
     folder = _failing(tmp_path / "x")
     folder.runs()[0].weights_file.write_bytes(bytes(2000))
-    status, _, told = study("pack", folder.path)
-    assert (status, told.count("\n")) == (2, 1)
-    assert "x: has weights or checkpoints of 1 run, 2 kB, which a pack does not keep; " in told
+    status, _, err = study("pack", folder.path)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "x: has weights or checkpoints of 1 run, 2 kB, which a pack does not keep; " in err
     status, out, _ = study("pack", folder.path, "--delete-weights")
     assert status == 0
     assert out.startswith("x: 2 runs, 7 files, packed into ")
     assert out.endswith(f": {folder.path / 'packed' / '1'}\n")
     assert study("pack", folder.path, "--json")[0] == 0
     assert study("unpack", folder.path)[:2] == (0, f"x: 2 runs unpacked into {folder.runs_folder}\n")
-    status, _, told = study("unpack", folder.path)
-    assert (status, told) == (2, f"error: {folder.path}: is not packed\n")
+    status, _, err = study("unpack", folder.path)
+    assert (status, err) == (2, f"error: {folder.path}: is not packed\n")

@@ -99,8 +99,8 @@ def test_torch_may_be_the_build_of_any_index_that_the_documents_name() -> None:
 
 def test_all_that_make_installs_is_checked_against_its_hash() -> None:
     dry = ["make", "--dry-run", "--always-make", "--no-print-directory", ".venv/.installed-dev", ".venv/tools/.installed"]
-    told = subprocess.run(dry, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    installs = re.findall(r"pip install\s+([^;|\n]*)", told)
+    out = subprocess.run(dry, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    installs = re.findall(r"pip install\s+([^;|\n]*)", out)
     checked = [words for words in installs if "--require-hashes --only-binary :all:" in words]
     assert {name for words in checked for name in re.findall(r"-r requirements/(\w+)\.txt", words)} == {*GROUPS}
     assert [words for words in installs if words not in checked] == ["--no-deps --no-build-isolation -e ."]

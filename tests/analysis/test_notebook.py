@@ -73,15 +73,15 @@ def test_notebook_runs_on_the_folder_it_is_given(folder: SweepFolder) -> None:
 
 @pytest.mark.slow
 def test_the_notebook_of_laws_tells_those_of_the_folder_it_is_given(sizes: SweepFolder) -> None:
-    told = run(LAWS, "--", "--folder", sizes.path)
-    assert told.startswith("sizes: 15 of 15 runs ended\nchinchilla, E + A·N^−alpha + B·D^−beta, over parameters, tokens: ")
+    out = run(LAWS, "--", "--folder", sizes.path)
+    assert out.startswith("sizes: 15 of 15 runs ended\nchinchilla, E + A·N^−alpha + B·D^−beta, over parameters, tokens: ")
 
 
 @pytest.mark.slow
 def test_the_notebook_of_scores_tells_those_of_the_folder_it_is_given(folder: SweepFolder) -> None:
-    told = run(SCORES, "--folder", folder.path)
-    assert told.startswith("made_up: 10 of 10 runs ended\n")
-    assert "Beside a bag of words" in told
+    out = run(SCORES, "--folder", folder.path)
+    assert out.startswith("made_up: 10 of 10 runs ended\n")
+    assert "Beside a bag of words" in out
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def test_the_peak_is_in_bytes_whatever_the_system_counts_in(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("name", "family", "told"),
+    ("name", "family", "expected"),
     [
         ("AMD EPYC", 25, "AMD EPYC family 25"),
         ("AMD EPYC", 26, "AMD EPYC family 26"),
@@ -63,12 +63,12 @@ def test_the_peak_is_in_bytes_whatever_the_system_counts_in(monkeypatch: pytest.
     ],
 )
 def test_processors_of_one_name_without_a_number_are_told_apart_by_their_family(
-    name: str, family: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, family: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = tmp_path / "cpuinfo"
     listed.write_text(f"processor\t: 0\ncpu family\t: {family}\nmodel name\t: {name}\n")
     monkeypatch.setattr(machine, "PROCESSORS", str(listed))
-    assert processor() == f"{told} ({torch.backends.cpu.get_cpu_capability()})"
+    assert processor() == f"{expected} ({torch.backends.cpu.get_cpu_capability()})"
 
 
 @pytest.mark.parametrize(

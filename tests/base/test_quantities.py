@@ -121,11 +121,11 @@ def test_what_rounds_to_a_thousand_has_the_next_prefix_as_in_matplotlib(exponent
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "expected"),
     [(None, "unknown"), (math.nan, "unknown"), (0.0, "0.0000"), (0.01, "0.0100"), (4e-5, "4e-5"), (5e-5, "0.0001")],
 )
-def test_an_error_that_is_unknown_or_small_is_not_zero(error: float | None, told: str) -> None:
-    assert plus_minus(4.5, error) == f"4.5000 ± {told}"
+def test_an_error_that_is_unknown_or_small_is_not_zero(error: float | None, expected: str) -> None:
+    assert plus_minus(4.5, error) == f"4.5000 ± {expected}"
 
 
 def test_numbers_are_rounded_to_six_digits_of_their_own_or_of_their_interval_and_to_nine_at_most() -> None:

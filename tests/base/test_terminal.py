@@ -44,9 +44,9 @@ def test_rows_of_a_table_stand_below_what_they_share_and_above_what_is_noted_of_
     table = narrow_table("a title", ("run",), ("nats", "left"), rows)
     out = io.StringIO()
     Console(file=out, width=80).print(table)
-    told = [line.strip() for line in out.getvalue().splitlines()]
-    assert " ".join(told).count("stuck") == 20
-    assert [line for line in told if line and "stuck" not in line and "─" not in line] == [
+    lines = [line.strip() for line in out.getvalue().splitlines()]
+    assert " ".join(lines).count("stuck") == 20
+    assert [line for line in lines if line and "stuck" not in line and "─" not in line] == [
         *("a title", "run   nats", "L1 norm=pre", "3f2a   5.1", "41d3  5.25", "L2", "b7       4")
     ], "and a column that is empty in every row is not there"
 

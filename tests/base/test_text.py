@@ -34,7 +34,7 @@ def test_a_home_that_is_nobodys_is_refused_where_it_stands(monkeypatch: pytest.M
         "--tasks": lambda: read_spec(NOBODY, "--tasks"),
     }
     for place, read in readers.items():
-        with pytest.raises(InputError, match="begins with the home folder of an unknown user; give the full path") as told:
+        with pytest.raises(InputError, match="begins with the home folder of an unknown user; give the full path") as caught:
             read()
-        refused[place] = [problem.place for problem in told.value.problems]
+        refused[place] = [problem.place for problem in caught.value.problems]
     assert refused == {place: [place] for place in refused}

@@ -27,10 +27,10 @@ MERGES = "\n".join(
 def refusal(text: str) -> str:
     with pytest.raises(yaml.MarkedYAMLError) as caught:
         load_yaml(text)
-    told = problem_in_words(caught.value)
-    assert told.isprintable()
-    assert len(told) <= 200
-    return told
+    message = problem_in_words(caught.value)
+    assert message.isprintable()
+    assert len(message) <= 200
+    return message
 
 
 @pytest.mark.parametrize(

@@ -146,10 +146,10 @@ def test_a_section_measured_again_replaces_itself_alone(tmp_path: Path) -> None:
     assert sections["train"]["rows"] == [row]
     assert (sections["train"]["environment"]["threads"], sections["start"]["environment"]["threads"]) == (2, 1)
     assert sections["train"]["environment"]["versions"]["torch"]
-    told = again.file.with_suffix(".md").read_text()
-    assert "| 1x32 | 200 | fp32 | 4 x 16 | 32k | 2.50 (2.50–2.50) | 3.00 (3.00–3.00) |" in told
-    assert "| study --help | 70 ms | ≤ 300 ms | yes |" in told
-    assert "| study params | it crashed | – | – |" in told
+    text = again.file.with_suffix(".md").read_text()
+    assert "| 1x32 | 200 | fp32 | 4 x 16 | 32k | 2.50 (2.50–2.50) | 3.00 (3.00–3.00) |" in text
+    assert "| study --help | 70 ms | ≤ 300 ms | yes |" in text
+    assert "| study params | it crashed | – | – |" in text
     again.file.write_text("{}")
     with pytest.raises(InputError, match="move it away"):
         read_sections(again.file)
@@ -242,30 +242,30 @@ def test_a_step_that_was_profiled_is_told_beside_its_row(tmp_path: Path) -> None
     assert CASE.flops_per_token - CASE.product_flops_per_token == 12 * 32 * CASE.predictions
     deep = replace(CASE, architecture=TINY.model_copy(update={"depth": 3}))
     assert deep.flops_per_token - deep.product_flops_per_token == 12 * 32 * (2 * 16 + CASE.predictions)
-    told = f"products take 25% of a step, at {rate:.0%} of their best rate, the GPU idle between kernels 70%, attention 5%."
-    assert row["sentence"] == f"1x32, 4 x 16: {told}"
-    assert told in as_text("train", [row])
+    sentence = f"products take 25% of a step, at {rate:.0%} of their best rate, the GPU idle between kernels 70%, attention 5%."
+    assert row["sentence"] == f"1x32, 4 x 16: {sentence}"
+    assert sentence in as_text("train", [row])
     assert "sentence" not in training_row(CASE, known_rounds(), None)
 
 
 def test_on_a_gpu_what_compiles_starts_at_once_and_other_peers_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
+    events: list[str] = []
 
     class Watched:
         def __init__(self, case: Case) -> None:
             self.case = case
 
         def start(self, name: str) -> None:
-            told.append(f"start {name}")
+            events.append(f"start {name}")
 
         def warm_up(self, name: str) -> None:
-            told.append(f"warm up {name}")
+            events.append(f"warm up {name}")
 
     tiny = cases_of_models(1, 0.0)[-1]
     training.warm_up([Watched(tiny)], together=True)  # type: ignore[list-item]
     built = ["ours", "trainer_compiled", "profiled"]
     others = [f"{what} {name}" for name in ("loop", "trainer", "matmul") for what in ("start", "warm up")]
-    assert told == [*(f"start {name}" for name in built), *others, *(f"warm up {name}" for name in built)]
+    assert events == [*(f"start {name}" for name in built), *others, *(f"warm up {name}" for name in built)]
 
 
 def test_a_batch_too_large_for_peers_is_trained_alone() -> None:

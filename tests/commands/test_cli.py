@@ -77,9 +77,9 @@ def test_a_new_sweep_file_can_be_planned_and_replaces_none(study: Any, tmp_path:
 def test_a_notebook_is_listed_copied_and_opened_on_a_folder(
     study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = study("notebook")[1]
-    assert "scaling_laws\n    How the loss of a sweep falls with parameters and tokens" in told
-    assert "dashboard" not in told
+    out = study("notebook")[1]
+    assert "scaling_laws\n    How the loss of a sweep falls with parameters and tokens" in out
+    assert "dashboard" not in out
     assert study("notebook", "scaling_law")[2] == "error: NAME: 'scaling_law' is not known; did you mean 'scaling_laws'?\n"
     copy = tmp_path / "mine.py"
     assert study("notebook", "scaling_laws", "--into", copy)[1] == f"{copy}: marimo edit {copy}\n"
@@ -202,9 +202,9 @@ def test_the_package_is_the_command(study: Any, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "study"]
     done = subprocess.run([*command, "params", "bert-base", "--json"], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stdout) == study("params", "bert-base", "--json")[:2]
-    told = subprocess.run([*command, "lanch"], capture_output=True, text=True, cwd=tmp_path)
-    assert told.returncode == 2
-    assert "did you mean 'launch'?" in told.stderr
+    mistyped = subprocess.run([*command, "lanch"], capture_output=True, text=True, cwd=tmp_path)
+    assert mistyped.returncode == 2
+    assert "did you mean 'launch'?" in mistyped.stderr
 
 
 def test_params_as_json_has_totals_components_and_conventions(study: Any) -> None:
@@ -247,8 +247,8 @@ def test_counts_on_the_command_line_take_the_prefixes_of_files(study: Any) -> No
 def test_numbers_on_the_command_line_take_separators_and_prefixes_too() -> None:
     number = FiniteRange(0, 5000, min_open=True)
     assert [number.convert(text, None, None) for text in ("1,000.5", "2k", "1e-3")] == [1000.5, 2000.0, 0.001]
-    for text, told in {"2%": "'2%' is not a valid number", "nan": "not finite", "0": "not in the range"}.items():
-        with pytest.raises(click.BadParameter, match=told):
+    for text, message in {"2%": "'2%' is not a valid number", "nan": "not finite", "0": "not in the range"}.items():
+        with pytest.raises(click.BadParameter, match=message):
             number.convert(text, None, None)
 
 
@@ -288,8 +288,8 @@ def test_bad_input_is_told_in_full_with_status_2(study: Any, arguments: tuple[ob
 
 
 def test_a_usage_error_shows_arguments_without_their_control_characters(study: Any) -> None:
-    status, _, told = study("status", "one", "ot\x1b]0;owned\x07h\u202eer")
-    assert (status, told.splitlines()[-1]) == (2, "Error: Got unexpected extra argument (ot]0;ownedher)")
+    status, _, err = study("status", "one", "ot\x1b]0;owned\x07h\u202eer")
+    assert (status, err.splitlines()[-1]) == (2, "Error: Got unexpected extra argument (ot]0;ownedher)")
 
 
 def test_report_prints_the_headline_and_where_the_answer_is(
@@ -330,8 +330,8 @@ def test_a_multiverse_of_a_sweep_that_no_question_fits_says_why(study: Any, tmp_
     assert " rows have the same tokens (" in compute
     assert study("multiverse", folder.path, "--ask", "compute")[2] == f"{compute}\n"
     folder.sweep_file.write_text(yaml.safe_dump(SWEEP | {"vary": {"architecture.norm": ["post", "pre"]}}))
-    told = study("multiverse", folder.path)[2].splitlines()[0]
-    assert told == f"error: shape: {why}; its answer compares variants"
+    message = study("multiverse", folder.path)[2].splitlines()[0]
+    assert message == f"error: shape: {why}; its answer compares variants"
 
 
 def test_fit_prints_json_with_its_status_and_forecast(study: Any, tmp_path: Path) -> None:
@@ -372,13 +372,13 @@ def test_a_folder_that_cannot_be_written_is_named(study: Any, tmp_path: Path, mo
 def test_closed_streams_lead_nowhere() -> None:
     """Python leaves them out, and the next file would get the number of standard output."""
     words = [sys.executable, "-m", "study", "params", "bert-tiny"]
-    told = subprocess.run(["sh", "-c", '"$@" >&- <&-', "sh", *words], stderr=subprocess.PIPE, text=True, check=False)
-    assert (told.returncode, told.stderr) == (0, "")
+    done = subprocess.run(["sh", "-c", '"$@" >&- <&-', "sh", *words], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_full_standard_error_ends_no_command(tmp_path: Path) -> None:
     """Progress goes there, which nobody waits for."""
     words = [sys.executable, "-m", "study", "sync", str(sweep_folder(tmp_path / "s").path)]
     with Path("/dev/full").open("w") as full:
-        told = subprocess.run(words, stdout=subprocess.PIPE, stderr=full, text=True, check=False)
-    assert (told.returncode, told.stdout.partition(",")[0]) == (0, "0 runs mirrored now")
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=full, text=True, check=False)
+    assert (done.returncode, done.stdout.partition(",")[0]) == (0, "0 runs mirrored now")

@@ -122,8 +122,8 @@ def test_a_multiverse_of_checkpoints_takes_its_intervals_over_runs(
         for cluster in ("row", "run")
     )
     assert [universe["choices"] for universe in rows] == [universe["choices"] for universe in runs]
-    told = {universe["choices"]["approach"]: universe["status"] for universe in runs}
-    assert told == {"parametric": "converged", "parabola": "weakly_identified"}, "resamples of ten runs may have no valley"
+    statuses = {universe["choices"]["approach"]: universe["status"] for universe in runs}
+    assert statuses == {"parametric": "converged", "parabola": "weakly_identified"}, "resamples of ten runs may have no valley"
     for by_rows, by_runs in zip(rows, runs, strict=True):
         if by_runs["status"] == "converged":
             (low, high), (lower, higher) = by_rows["interval"], by_runs["interval"]
@@ -201,7 +201,7 @@ def test_multiverse_writes_its_figure_and_its_universes(
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (None, "does not exist; study fit --json prints such a file"),
         ("[1]", "holds no keys and values"),
@@ -213,14 +213,14 @@ def test_multiverse_writes_its_figure_and_its_universes(
     ],
 )
 def test_options_that_cannot_be_read_again_are_refused(
-    study: Any, runs: Path, tmp_path: Path, content: str | None, told: str
+    study: Any, runs: Path, tmp_path: Path, content: str | None, message: str
 ) -> None:
     options = tmp_path / "fit.json"
     if content is not None:
         options.write_text(content)
     status, out, err = study("plot", runs, "--as", options, "--into", tmp_path / "figures")
     assert (status, out) == (2, "")
-    assert told in err
+    assert message in err
     assert not (tmp_path / "figures").exists()
 
 
@@ -262,12 +262,12 @@ def test_every_command_tells_the_rows_that_it_left_out_and_how_it_read_the_other
     data = pd.read_csv(runs)
     data.loc[3:5, "loss"], data.loc[8, "C"], data["N"] = np.nan, np.nan, [f"{n / 1e6:.6f}M" for n in data["N"]]
     data.to_csv(runs, index=False)
-    told = "left out: 4 rows (3 of them: loss is missing)"
+    expected = "left out: 4 rows (3 of them: loss is missing)"
     options = ("--tokens", "C/(6*N)")
     for command in (("frontier",), ("multiverse",), ("score-law", "--score", "accuracy", "--bootstrap", 0)):
         status, out, _ = study(command[0], runs, *options, *command[1:])
         *_, left_out, warning = out.splitlines()
-        assert (status, left_out) == (0, told), command
+        assert (status, left_out) == (0, expected), command
         assert warning.startswith("warning: N: text such as '"), command
         if command != ("score-law", "--score", "accuracy", "--bootstrap", 0):
             assert json.loads(study(command[0], runs, *options, "--json")[1])["notes"] == [left_out, warning]
@@ -277,12 +277,12 @@ def test_every_command_tells_the_rows_that_it_left_out_and_how_it_read_the_other
 def test_a_law_refuses_columns_that_it_does_not_read(study: Any, runs: Path, tmp_path: Path) -> None:
     """FLOPs order the runs, or say what the tokens are, and so are read."""
     options = ("--law", "chinchilla", "--bootstrap", 0)
-    told = "error: --depth, --unique-tokens: is not used: chinchilla predicts the loss from parameters and tokens"
+    message = "error: --depth, --unique-tokens: is not used: chinchilla predicts the loss from parameters and tokens"
     unread = ("--depth", "nosuch", "--unique-tokens", "xyz")
     status, out, err = study("fit", runs, *options, "--tokens", "C/(6*N)", *unread)
-    assert (status, out, err.strip()) == (2, "", told)
+    assert (status, out, err.strip()) == (2, "", message)
     status, out, err = study("plot", runs, "--tokens", "C/(6*N)", *unread, "--into", tmp_path / "figures")
-    assert (status, out, err.strip(), (tmp_path / "figures").exists()) == (2, "", told, False)
+    assert (status, out, err.strip(), (tmp_path / "figures").exists()) == (2, "", message, False)
     status, _, err = study("fit", runs, *options, "--tokens", "C/(6*N)", "--flops", "C", "--budget", "N")
     assert (status, err.splitlines()[0].split(":")[1].strip()) == (2, "--flops")
     pd.read_csv(runs).rename(columns={"C": "spent"}).to_csv(runs, index=False)
@@ -322,14 +322,14 @@ def test_a_law_of_the_loss_holds_out_the_lowest_losses(study: Any, runs: Path) -
     status, out, _ = study(
         "fit", runs, "--law", "score-of-loss", "--score", "accuracy", "--space", "linear", "--bootstrap", 0, "--json"
     )
-    told = json.loads(out)["forecast"]
+    forecast = json.loads(out)["forecast"]
     assert status == 0
-    assert told["extrapolation"] > 1
-    assert "difference" in told
-    assert "relative_error" not in told
+    assert forecast["extrapolation"] > 1
+    assert "difference" in forecast
+    assert "relative_error" not in forecast
     table = pd.read_csv(runs)
-    held = [int(row["row"].removeprefix("row ")) - 1 for row in told["rows"]]
-    assert set(held) <= set(table["loss"].nsmallest(told["n_forecast"]).index)
+    held = [int(row["row"].removeprefix("row ")) - 1 for row in forecast["rows"]]
+    assert set(held) <= set(table["loss"].nsmallest(forecast["n_forecast"]).index)
 
 
 def test_a_budget_has_its_best_split_and_loss_by_every_approach(study: Any, runs: Path) -> None:
@@ -408,10 +408,10 @@ def test_a_fit_predicts_with_an_interval_its_reach_and_the_fate_of_held_out_rows
         "--parameters: 'many' is not a count": ("--parameters", "many", "--tokens", "1B"),
         "--points: gives every variable; leave out --tokens": ("--points", points, "--tokens", "1B"),
     }
-    for told, options in refused.items():
+    for message, options in refused.items():
         status, out, err = study("predict", fitted, *options)
         assert (status, out) == (2, "")
-        assert told in err
+        assert message in err
 
 
 def test_a_condition_says_which_rows_are_held_out(study: Any, runs: Path) -> None:
@@ -424,11 +424,11 @@ def test_a_condition_says_which_rows_are_held_out(study: Any, runs: Path) -> Non
     assert (answer["forecast"]["n_forecast"], answer["forecast"]["n_fitted"]) == (held, len(table) - held)
     assert answer["options"]["hold_out"] == "N > 3e9"
     assert f"{held} rows held out" in study("fit", runs, *options, "--hold-out", "N > 3e9")[1]
-    for condition, told in (("N > 1e30", "holds none of"), ("N > 1", "holds all of"), ("N", "does not compare columns")):
+    for condition, message in (("N > 1e30", "holds none of"), ("N > 1", "holds all of"), ("N", "does not compare columns")):
         status, _, err = study("fit", runs, *options, "--hold-out", condition)
         assert status == 2
         assert "--hold-out" in err
-        assert told in err
+        assert message in err
 
 
 @pytest.mark.slow

@@ -79,9 +79,9 @@ def test_a_plan_shows_what_the_file_has_the_jobs_execute(tmp_path: Path, study: 
     start = shown_lines.index("Every Slurm job first executes these lines of the sweep file as you:")
     given = "Every Slurm job has these options of the sweep file, which may run programs, too:"
     assert shown_lines[start + 1 :] == [*(f"  {line}" for line in lines), given, "  --export=LD_PRELOAD=/tmp/x.so"]
-    _, told, _ = study("plan", file, "--on", "slurm", "--json")
-    assert json.loads(told)["executed"] == lines
-    assert json.loads(told)["sbatch_options"] == ["--export=LD_PRELOAD=/tmp/x.so"]
+    _, out, _ = study("plan", file, "--on", "slurm", "--json")
+    assert json.loads(out)["executed"] == lines
+    assert json.loads(out)["sbatch_options"] == ["--export=LD_PRELOAD=/tmp/x.so"]
 
 
 def test_the_example_of_the_documentation_has_lines_that_are_executed() -> None:

@@ -104,20 +104,20 @@ def problems(**changes: Any) -> dict[str, str]:
     ],
 )  # fmt: skip
 def test_what_a_sweep_cannot_say(changes: dict[str, Any], place: str, message: str) -> None:
-    told = problems(**changes)
-    assert list(told) == [place]
-    assert message in told[place]
+    messages = problems(**changes)
+    assert list(messages) == [place]
+    assert message in messages[place]
 
 
 def test_sections_are_compared_even_if_others_cannot_be_read() -> None:
-    told = problems(
+    messages = problems(
         seeds=0,
         base={"recipe": {"dropout": 0.1, "dropuot": 0.1, "batch_tokens": 512}},
         budgets={"steps": [], "tokens": [300]},
         tune={"recipe.beta1": {"low": 0.5, "high": 0.9, "trials": 2}},
         vary={"recipe.dropout": [0, 0.1], "recipe.beta1": [0.8], "recipe.betta2": [0.9], "recipe": {"norm": ["pre"]}},
     )
-    assert told == {
+    assert messages == {
         "seeds": "0 is below the least allowed, 1",
         "base.recipe.dropuot": "is not a known key; did you mean 'dropout'?",
         "budgets.tokens": "300 tokens are less than one batch of 512",
@@ -181,8 +181,8 @@ def test_a_search_takes_one_budget_and_one_seed_and_tunes_itself(changes: dict[s
 )
 def test_where_nothing_is_trained_there_is_nothing_to_tune_or_repeat(changes: dict[str, Any]) -> None:
     assert sweep(budgets={"steps": [0]}).budgets.steps == (0,)
-    told = problems(**{"budgets": {"steps": [0]}, **changes})[""]
-    assert told == "a budget of 0 steps trains nothing: give no other budget, one seed, and no tune or search"
+    message = problems(**{"budgets": {"steps": [0]}, **changes})[""]
+    assert message == "a budget of 0 steps trains nothing: give no other budget, one seed, and no tune or search"
 
 
 @pytest.mark.parametrize(
@@ -253,8 +253,8 @@ def test_the_largest_value_of_a_dimension_is_one_that_can_be_tried(low: int, hig
 
 def test_a_search_compares_no_masks() -> None:
     space = {"masking.rate": {"low": 0.1, "high": 0.4}, "architecture.width": {"choices": [16]}}
-    told = problems(shapes=None, search={"trials": 2, "space": space})
-    assert list(told) == ["search.space.masking.rate"]
+    messages = problems(shapes=None, search={"trials": 2, "space": space})
+    assert list(messages) == ["search.space.masking.rate"]
 
 
 def test_a_search_takes_whole_numbers_where_the_knob_does_and_fractions_elsewhere() -> None:

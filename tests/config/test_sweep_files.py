@@ -158,8 +158,8 @@ def test_everything_wrong_with_a_file_and_its_overrides_is_told_at_once(tmp_path
     )
     with pytest.raises(InputError) as caught:
         read_sweep(file, ("nothing",))
-    told = {problem.place: problem.message for problem in caught.value.problems}
-    assert told.keys() == {
+    messages = {problem.place: problem.message for problem in caught.value.problems}
+    assert messages.keys() == {
         "'nothing'",
         "seeds",
         "sampler",
@@ -174,9 +174,9 @@ def test_everything_wrong_with_a_file_and_its_overrides_is_told_at_once(tmp_path
         "tune.recipe.lr",
         "tune.recipe.lr.trials",
     }
-    assert told["shapes.list[0].heads"] == "3 heads do not divide width 16; leave them out, or give a number that does"
-    assert told["data.sequence_lenght"] == "is not a known key; did you mean 'sequence_length'?"
-    assert told["budgets.tokens"] == "64 tokens are less than one batch of 256"
+    assert messages["shapes.list[0].heads"] == "3 heads do not divide width 16; leave them out, or give a number that does"
+    assert messages["data.sequence_lenght"] == "is not a known key; did you mean 'sequence_length'?"
+    assert messages["budgets.tokens"] == "64 tokens are less than one batch of 256"
 
 
 def test_a_part_of_a_run_at_the_top_is_told_its_place(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_named_model_replaces_the_architecture_of_a_preset_and_has_shapes_of_i
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         (["base.architecture.model=albert"], "base.architecture.model: is not a known model; did you mean 'albert-base'"),
         (["base.architecture.model=7"], "base.architecture.model: is 7, not the name of a model such as albert-base"),
@@ -227,8 +227,8 @@ def test_a_named_model_replaces_the_architecture_of_a_preset_and_has_shapes_of_i
         (["base.architecture.layer_groups=13"], "base.architecture.layer_groups"),
     ],
 )
-def test_what_is_wrong_with_a_named_model_is_told_at_its_place(tmp_path: Path, overrides: list[str], told: str) -> None:
-    with pytest.raises(InputError, match=re.escape(told)):
+def test_what_is_wrong_with_a_named_model_is_told_at_its_place(tmp_path: Path, overrides: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
         _ = Plan(named_model(tmp_path, *overrides)).first_runs
 
 

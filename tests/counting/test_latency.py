@@ -68,8 +68,8 @@ def test_shapes_of_another_kind_are_measured_beside_berts(tmp_path: Path) -> Non
     options = ["--shapes", "2x16,3x16", "--batch", "1", "--sequence-length", "8", "--vocabulary", "50", "--positions", "16"]
     options += ["--threads", "1", "--seconds", "0.01", "--into", str(tmp_path)]
     for kind in ("bert", "modern", "albert-base"):
-        told = CliRunner().invoke(commands, ["latency", *options, "--kind", kind], catch_exceptions=False)
-        assert told.exit_code == 0
+        result = CliRunner().invoke(commands, ["latency", *options, "--kind", kind], catch_exceptions=False)
+        assert result.exit_code == 0
     table = read_table(tmp_path)
     assert table.groupby("unlike_bert", sort=False)["model"].apply(list).to_dict() == {
         "": ["L2-H16-A1-F64", "L3-H16-A1-F64"],
@@ -79,8 +79,8 @@ def test_shapes_of_another_kind_are_measured_beside_berts(tmp_path: Path) -> Non
             "albert-base L3-H16-A1-F64",
         ],
     }
-    told = CliRunner().invoke(commands, ["latency", *options, "--models", "esm2-8m", "--shapes", ""], catch_exceptions=False)
-    assert "esm2-8m" in told.output, "without the contact head, which reads its attention"
+    result = CliRunner().invoke(commands, ["latency", *options, "--models", "esm2-8m", "--shapes", ""], catch_exceptions=False)
+    assert "esm2-8m" in result.output, "without the contact head, which reads its attention"
 
 
 def test_precisions_of_one_shape_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,10 +89,10 @@ def test_precisions_of_one_shape_are_timed_apart(monkeypatch: pytest.MonkeyPatch
     assert rows["precision"].tolist() == ["fp32", "fp32", "bf16", "bf16", "int8", "int8"]
     assert (rows["fastest_seconds"] > 0).all()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    told = CliRunner().invoke(commands, ["latency", "--shapes", TINY, "--precision", "fp32,int8", "--device", "cuda"])
-    assert "int8 runs on a CPU alone" in str(told.exception)
-    told = CliRunner().invoke(commands, ["latency", "--shapes", TINY, "--precision", "fp32,int4"])
-    assert "--precision: 'int4' is none of fp32, bf16, int8; write it as fp32,int8" in str(told.exception)
+    result = CliRunner().invoke(commands, ["latency", "--shapes", TINY, "--precision", "fp32,int8", "--device", "cuda"])
+    assert "int8 runs on a CPU alone" in str(result.exception)
+    result = CliRunner().invoke(commands, ["latency", "--shapes", TINY, "--precision", "fp32,int4"])
+    assert "--precision: 'int4' is none of fp32, bf16, int8; write it as fp32,int8" in str(result.exception)
 
 
 def test_cases_take_turns_over_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_noise_shows_in_the_error_that_is_stated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "threads", "place", "told"),
+    ("table", "threads", "place", "message"),
     [
         (synthetic_table(precision="bf16"), None, "--latency-table", "no times in fp32; it has bf16 at 2 threads"),
         (synthetic_table(), 7, "--latency-table", "fp32 at 7 threads; it has fp32 at 2 threads"),
@@ -187,12 +187,12 @@ def test_noise_shows_in_the_error_that_is_stated() -> None:
         (synthetic_table().assign(depth=4), None, "--latency-table", "only shapes of depth 4"),
     ],
 )
-def test_a_table_that_cannot_answer_says_why(table: pd.DataFrame, threads: int | None, place: str, told: str) -> None:
+def test_a_table_that_cannot_answer_says_why(table: pd.DataFrame, threads: int | None, place: str, message: str) -> None:
     with pytest.raises(InputError) as refused:
         fit_latency(table, "fp32", threads)
     (problem,) = refused.value.problems
     assert problem.place == place
-    assert told in problem.message
+    assert message in problem.message
 
 
 def test_no_table_names_the_command_that_makes_one(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_no_table_names_the_command_that_makes_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "told"),
+    ("column", "value", "message"),
     [
         ("threads", "True", "threads of row 3 is 'True', not a whole number of at least zero"),
         ("batch", "1.5", "batch of row 3 is '1.5', not a whole number of at least zero"),
@@ -216,7 +216,7 @@ def test_no_table_names_the_command_that_makes_one(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_number_of_a_table_is_told_by_whoever_reads_it_or_adds_to_it(
-    column: str, value: str, told: str, tmp_path: Path
+    column: str, value: str, message: str, tmp_path: Path
 ) -> None:
     environment = hardware_environment("cpu")
     path = write_table(synthetic_table(), environment, tmp_path)
@@ -224,7 +224,7 @@ def test_a_damaged_number_of_a_table_is_told_by_whoever_reads_it_or_adds_to_it(
     table.loc[2, column] = value
     table.to_csv(path, index=False)
     for reads in (lambda: read_table(tmp_path), lambda: check_environment(environment, tmp_path)):
-        with pytest.raises(InputError, match=re.escape(f"{path}: {told}")):
+        with pytest.raises(InputError, match=re.escape(f"{path}: {message}")):
             reads()
 
 
@@ -285,9 +285,9 @@ def test_what_is_measured_before_a_stop_is_in_the_table(tmp_path: Path, monkeypa
 
 def test_a_machine_that_others_use_is_noticed() -> None:
     busy = synthetic_table()
-    told = disturbance(busy)
-    assert told is not None
-    assert "2.0 times as long as the fastest" in told
+    message = disturbance(busy)
+    assert message is not None
+    assert "2.0 times as long as the fastest" in message
     assert disturbance(busy.assign(fastest_seconds=0.9 * busy["median_seconds"])) is None
 
 

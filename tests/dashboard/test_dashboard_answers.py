@@ -173,10 +173,10 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_shown(tmp_path: Path) -> N
     answer = overview(library, {})
     assert [row["sweep"] for row in answer["sweeps"]] == ["broken", "damaged", "no_sweep"]
     assert [row["done"] for row in answer["sweeps"]] == [1, 2, 0]
-    told = "\n".join(answer["problems"])
-    assert "record.json" in told
-    assert "its folder has another name" in told
-    assert "no_sweep" in told
+    problems = "\n".join(answer["problems"])
+    assert "record.json" in problems
+    assert "its folder has another name" in problems
+    assert "no_sweep" in problems
     drawn = curves(library, {"sweep": "damaged"})
     assert list(drawn["curves"]) == [second.run_id]
     assert "metrics.jsonl:1: is not a row of metrics" in drawn["problems"][0]
@@ -424,8 +424,8 @@ def test_runs_of_one_size_and_budget_are_offered_no_law(tmp_path: Path) -> None:
     assert offers(library, {"sweep": "one"}) == [], "without a ledger"
     SweepFolder(tmp_path / "one").write_ledger()
     assert offers(library, {"sweep": "one"}) == []
-    told = what_if(library, {"sweep": "one"})["prediction"]
-    assert told["why_not"].startswith("The runs of this sweep allow no law")
+    prediction = what_if(library, {"sweep": "one"})["prediction"]
+    assert prediction["why_not"].startswith("The runs of this sweep allow no law")
 
 
 @pytest.mark.slow
@@ -476,7 +476,7 @@ def test_the_form_has_a_control_for_every_field_of_the_architecture(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "message"),
     [
         ({"heads": "7"}, "heads: 7 heads do not divide width 768; 6 would"),
         ({"sequence_length": "600"}, "sequence length: is 600; it is from 1 to the number of positions, 512"),
@@ -488,10 +488,10 @@ def test_the_form_has_a_control_for_every_field_of_the_architecture(tmp_path: Pa
     ],
 )
 def test_what_cannot_be_built_is_said_in_words_without_an_option_of_the_shell(
-    asked: dict[str, str], told: str, tmp_path: Path
+    asked: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     problems = "\n".join(what_if(Library(tmp_path), asked)["problems"])
-    assert told in problems
+    assert message in problems
     assert "--" not in problems
 
 

@@ -312,20 +312,20 @@ def test_what_if_counts_exactly_whatever_moves_the_controls(shown: Shown) -> Non
         counted = parameters(base.model_copy(update=sizes)).totals()
         return [f"{count:,}" for count in counted.values()]
 
-    def told() -> list[str]:
+    def displayed() -> list[str]:
         return [fact.text for fact in shown.page.find_elements("css selector", ".fact b")][:3]
 
-    assert told() == counts()
+    assert displayed() == counts()
     shown.find("#depth-slider").send_keys(Keys.ARROW_RIGHT)
-    shown.wait(lambda: told() == counts(depth=13))
+    shown.wait(lambda: displayed() == counts(depth=13))
     assert shown.find("#depth").get_attribute("value") == shown.asked["depth"] == "13"
     number = shown.find("#width")
     number.clear()
     number.send_keys("96")
-    shown.wait(lambda: told() == counts(depth=13, width=96, heads=12, ffn=384))
+    shown.wait(lambda: displayed() == counts(depth=13, width=96, heads=12, ffn=384))
     assert shown.find("#ffn").get_attribute("value") == "384", "the FFN follows the width"
     shown.choose("activation", "swiglu")
-    shown.wait(lambda: told() == counts(depth=13, width=96, heads=12, ffn=384, activation="swiglu"))
+    shown.wait(lambda: displayed() == counts(depth=13, width=96, heads=12, ffn=384, activation="swiglu"))
     shown.find("#sequence_length").send_keys("0")
     shown.wait(lambda: "sequence length: is 1,280; it is from 1 to the number of positions, 512" in shown.words)
     shown.open(

@@ -146,6 +146,6 @@ def test_another_users_closed_part_of_a_cache_is_told_with_what_opens_it_and_nev
 
     monkeypatch.setattr(os, "open", lambda path, *rest, **options: opening(checked(path), *rest, **options))
     monkeypatch.setattr(Path, "open", lambda path, *rest, **options: path_opening(checked(path), *rest, **options))
-    told = f"{file}: is another user's part of the cache: Permission denied; set STUDY_CACHE to a folder of your own"
-    with pytest.raises(InputError, match=re.escape(told)):
+    message = f"{file}: is another user's part of the cache: Permission denied; set STUDY_CACHE to a folder of your own"
+    with pytest.raises(InputError, match=re.escape(message)):
         cached_sha256_of(text) if closed == "hash" else open_entry(entry, refuse)

@@ -254,23 +254,23 @@ def test_what_the_vocabulary_does_not_know_is_counted_and_told_above_a_share(cor
     assert share == pytest.approx(share_without("h", [text for text in texts_of(corpus) if split_of(text) == "train"]))
     lost = prepare(data).facts.lost_share
     assert lost == pytest.approx(lost_without("h", [text for text in texts_of(corpus) if split_of(text) == "train"]))
-    told = data.tokenizer.unread(lost)
-    assert told is not None
-    assert told.startswith(f"{lost:.0%} of the text's characters are [UNK] or dropped, ")
-    assert told.endswith("train a tokeniser on this text (kind: wordpiece), or use one of its language")
+    warning = data.tokenizer.unread(lost)
+    assert warning is not None
+    assert warning.startswith(f"{lost:.0%} of the text's characters are [UNK] or dropped, ")
+    assert warning.endswith("train a tokeniser on this text (kind: wordpiece), or use one of its language")
     assert data.tokenizer.unread(0.05) is data.tokenizer.unread(None) is None
     assert "a larger vocabulary, since up to an eighth of it is the alphabet" in str(TokenizerConfig().unread(0.06))
 
 
 def test_how_a_text_begins_tells_before_anything_is_built_what_is_unknown(corpus: Path, tmp_path: Path) -> None:
-    told = {
+    warnings = {
         letters: unread_at_first(config(corpus, tokenizer=vocabulary_of(letters, tmp_path))) for letters in ("abcdefg", "xyz")
     }
     beginning = [*texts_of(corpus), texts_of(corpus)[0]]
-    assert str(told["abcdefg"]).startswith(
+    assert str(warnings["abcdefg"]).startswith(
         f"At the beginning, {lost_without('h', beginning):.0%} of the text's characters are [UNK]"
     )
-    assert str(told["xyz"]).startswith("At the beginning, 100% of the text's characters are [UNK]")
+    assert str(warnings["xyz"]).startswith("At the beginning, 100% of the text's characters are [UNK]")
     assert unread_at_first(config(corpus, tokenizer=vocabulary_of("abcdefgh", tmp_path))) is None
     lowered, cased = tmp_path / "tokenizer.json", [*"abcdefgh", *(f"##{letter}" for letter in "abcdefgh"), *"ABCDEFGH"]
     pieces = [*SPECIAL_PIECES, *cased, *(f"unused{number}" for number in range(64 - 5 - len(cased)))]
@@ -379,9 +379,9 @@ def test_a_cache_on_a_full_disk_is_told_as_such_and_holds_nothing_of_the_entry(c
     entry = prepare(config(corpus)).folder
     size = (entry / file).stat().st_size
     shutil.rmtree(entry)
-    with files_of_at_most(size - 1), pytest.raises(OSError, match=os.strerror(errno.EFBIG)) as told:
+    with files_of_at_most(size - 1), pytest.raises(OSError, match=os.strerror(errno.EFBIG)) as caught:
         prepare(config(corpus))
-    assert told.value.filename == str(entry)
+    assert caught.value.filename == str(entry)
     assert not [path for path in entry.parent.iterdir() if path.is_dir()]
 
 

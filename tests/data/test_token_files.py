@@ -192,7 +192,7 @@ def test_what_is_no_time_limit_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("resources", "told"),
+    ("resources", "message"),
     [
         ({"slurm": {"time": 14400}}, "14400 is a number without a unit; write 30m, 4h, 2d or '1-12:00:00', in quotes"),
         ({"slurm": {"time": "soon"}}, "'soon' is not a time limit"),
@@ -203,10 +203,10 @@ def test_what_is_no_time_limit_is_refused(text: str) -> None:
         ({"on": "ray", "devices": 2, "slots_per_device": 2}, "leave slots_per_device out"),
     ],
 )
-def test_impossible_resources_are_refused(resources: dict[str, Any], told: str) -> None:
+def test_impossible_resources_are_refused(resources: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as refused:
         sweep(resources=resources)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_flag_of_slurm_without_slurm_is_refused() -> None:

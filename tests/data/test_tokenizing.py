@@ -331,7 +331,7 @@ MANY = [*SPECIAL_PIECES, "ann", "zo", "##e", "zoë", *(f"filler{number}" for num
 
 
 @pytest.mark.parametrize(
-    ("name", "cased", "settings", "given", "told"),
+    ("name", "cased", "settings", "given", "message"),
     [
         ("vocab.txt", True, {"do_lower_case": True}, {}, "has do_lower_case true, but vocab.txt keeps capitals"),
         ("vocab.txt", False, {"do_lower_case": False}, {}, "has do_lower_case false, but vocab.txt lowercases text"),
@@ -345,7 +345,7 @@ MANY = [*SPECIAL_PIECES, "ann", "zo", "##e", "zoë", *(f"filler{number}" for num
     ],
 )
 def test_settings_by_which_transformers_reads_otherwise_are_refused(
-    tmp_path: Path, name: str, cased: bool, settings: dict[str, Any], given: dict[str, Any], told: str | None
+    tmp_path: Path, name: str, cased: bool, settings: dict[str, Any], given: dict[str, Any], message: str | None
 ) -> None:
     pieces = [*MANY[:-8], *("Ann" if number == 0 else f"X{number}" for number in range(8))] if cased else MANY
     if name == "vocab.txt":
@@ -354,10 +354,10 @@ def test_settings_by_which_transformers_reads_otherwise_are_refused(
         bert_tokenizer({piece: number for number, piece in enumerate(pieces)}, not cased).save(str(tmp_path / name))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     config = TokenizerConfig.parse({"kind": "file", "vocabulary": 200, "path": str(tmp_path / name)} | given)
-    if told is None:
+    if message is None:
         load_tokenizer(config)
         return
-    with pytest.raises(InputError, match=re.escape(told)):
+    with pytest.raises(InputError, match=re.escape(message)):
         load_tokenizer(config)
 
 
@@ -400,13 +400,13 @@ def lowercasing(pieces: list[str], lowercase: bool) -> Tokenizer:
 
 def test_capitals_that_a_tokenizer_json_never_reads_are_told() -> None:
     cased = [*MANY, "Ann", "##X", "Zo"]
-    told = unused_capitals(lowercasing(cased, lowercase=True))
-    assert told is not None
-    assert told.startswith("3 of the tokeniser's 198 pieces have capitals, such as '##X', and it lowercases text")
+    warning = unused_capitals(lowercasing(cased, lowercase=True))
+    assert warning is not None
+    assert warning.startswith("3 of the tokeniser's 198 pieces have capitals, such as '##X', and it lowercases text")
     by_steps = lowercasing(cased, lowercase=False)
     assert unused_capitals(by_steps) is None, "it reads them"
     by_steps.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase()])
-    assert unused_capitals(by_steps) == told
+    assert unused_capitals(by_steps) == warning
     assert unused_capitals(lowercasing([*MANY, "HTTPURL"], lowercase=True)) is None, "one placeholder"
     assert unused_capitals(lowercasing(MANY, lowercase=True)) is None
 

@@ -260,10 +260,10 @@ def test_the_next_runs_narrow_the_forecast_and_more_than_cheap_ones(study: Any, 
         "did you mean 'tokens'?": (*options, "--budget", "1e21", "--target", "parameters=1B,token=1B"),
         "has no column 'seconds'": (*options, "--budget", "1e21", "--cost", "seconds"),
     }
-    for told, given in refused.items():
+    for message, given in refused.items():
         status, out, err = study("design", runs, *given)
         assert (status, out) == (2, "")
-        assert told in err
+        assert message in err
 
 
 def test_a_design_is_never_expected_to_do_worse_than_the_plain_runs_beside_it(
@@ -356,8 +356,8 @@ def test_a_stranger_designs_by_columns_of_no_known_role(study: Any, tmp_path: Pa
     assert answer["notes"][0] == "left out: 1 row (lm_loss is missing)"
     assert answer["notes"][-1] == "cost counted as hours"
     assert study("design", runs, *law, *target, "--budget", "2", "--cost", "1")[0] == 0
-    told = f"--cost: is needed: {candidates} has no column cost or flops, and not both parameters and tokens"
-    assert told in study("design", runs, *law, *target, "--budget", "60")[2]
+    message = f"--cost: is needed: {candidates} has no column cost or flops, and not both parameters and tokens"
+    assert message in study("design", runs, *law, *target, "--budget", "60")[2]
 
     fit.write_text(study("fit", runs, *law, "--bootstrap", 40, "--json")[1])
     status, out, _ = study("predict", fit, "--at", "active=3e9,num_experts=64,tokens=100B", "--json")
@@ -366,12 +366,12 @@ def test_a_stranger_designs_by_columns_of_no_known_role(study: Any, tmp_path: Pa
     truth = 1.6 + 400 * 3e9**-0.33 * 64**-0.12 + 1900 * 1e11**-0.35
     assert point["interval"][0] < truth < point["interval"][1]
     assert len(json.loads(study("predict", fit, "--points", candidates, "--json")[1])["predictions"]) == 3
-    for told, given in {
+    for message, given in {
         "--at: num_experts is missing; E + A*active^-a*num_experts^-g + B*D^-b needs it": ("--tokens", "1B"),
         "did you mean 'num_experts'?": ("--at", "num_expert=8"),
         "--at: gives every variable; leave out --tokens": ("--at", "active=1", "--tokens", "1B"),
     }.items():
-        assert told in study("predict", fit, *given)[2]
+        assert message in study("predict", fit, *given)[2]
 
 
 @pytest.mark.slow

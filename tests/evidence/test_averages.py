@@ -139,9 +139,9 @@ def test_an_average_of_places_that_are_decided_either_way_says_so() -> None:
     ]
     (average,) = averaged(cells)[1]
     assert average.opposed
-    (told,) = sentences([average])
-    assert told.startswith("Averaged over 2 conditions, norm=pre minus norm=post: -0.1000 nats (95% interval ")
-    assert told.endswith(
+    (sentence,) = sentences([average])
+    assert sentence.startswith("Averaged over 2 conditions, norm=pre minus norm=post: -0.1000 nats (95% interval ")
+    assert sentence.endswith(
         "-0.5000 to +0.3000 at its 2 conditions, decided either way, so the average hides what it depends on (Holm, 5%)."
     )
     assert average.reversed.reversed == average
@@ -155,18 +155,18 @@ def test_of_several_settings_the_lowest_is_told_and_what_the_others_are_above_it
         for place in (1, 2)
         for name, effect in effects.items()
     ]
-    (told,) = sentences(averaged(cells)[1])
-    assert told.startswith(
+    (sentence,) = sentences(averaged(cells)[1])
+    assert sentence.startswith(
         "Averaged over 2 conditions, norm=pre has the lowest mean. The others minus it, decided: norm=post +0.2000 nats (95% "
     )
-    assert ", norm=sandwich +0.3000 nats (95% interval +0.2" in told
+    assert ", norm=sandwich +0.3000 nats (95% interval +0.2" in sentence
     unsure = [
         replace(average, p_value_holm=0.06 if "norm=post" in (average.first, average.second) else average.p_value_holm)
         for average in averaged(cells)[1]
     ]
-    (told,) = sentences(unsure)
-    assert "minus it, decided: norm=sandwich +0.3000 nats (95% interval" in told
-    assert "; undecided: norm=post +0.2000 nats (95% interval" in told
+    (sentence,) = sentences(unsure)
+    assert "minus it, decided: norm=sandwich +0.3000 nats (95% interval" in sentence
+    assert "; undecided: norm=post +0.2000 nats (95% interval" in sentence
 
 
 def test_none_of_several_settings_is_told_as_the_lowest_that_was_not_compared_with_all_others() -> None:
@@ -177,10 +177,10 @@ def test_none_of_several_settings_is_told_as_the_lowest_that_was_not_compared_wi
         for place, names in ((1, "post pre"), (2, "post pre"), (3, "pre sandwich"), (4, "pre sandwich"))
         for name in names.split()
     ]
-    (told,) = sentences(averaged(cells)[1])
-    assert "lowest" not in told
-    assert told.startswith("Averaged over 2 conditions, norm=pre minus norm=post: -0.1000 nats (95% interval ")
-    assert "; norm=sandwich minus norm=pre: -0.1000 nats (95% interval " in told
+    (sentence,) = sentences(averaged(cells)[1])
+    assert "lowest" not in sentence
+    assert sentence.startswith("Averaged over 2 conditions, norm=pre minus norm=post: -0.1000 nats (95% interval ")
+    assert "; norm=sandwich minus norm=pre: -0.1000 nats (95% interval " in sentence
 
 
 def test_shapes_of_other_sizes_are_told_apart() -> None:
@@ -189,8 +189,8 @@ def test_shapes_of_other_sizes_are_told_apart() -> None:
     cells = [cell(norm, place, losses(4.0 - 0.1 * (norm == "pre"), off)) for place in (1, 2) for norm in ("post", "pre")]
     (average,) = averaged(cells)[1]
     small, large = (replace(average, weighs="depth", first=f"L2-{size}", second=f"L1-{size}") for size in ("small", "large"))
-    told = list(sentences([small, large]))
-    assert [sentence.split(":")[0] for sentence in told] == [
+    actual = list(sentences([small, large]))
+    assert [sentence.split(":")[0] for sentence in actual] == [
         "Averaged over 2 conditions, L2-small minus L1-small",
         "Averaged over 2 conditions, L2-large minus L1-large",
     ]

@@ -155,10 +155,10 @@ def test_seeds_that_scatter_more_at_one_budget_say_nothing_of_another(tmp_path: 
 @pytest.mark.slow
 def test_decided_pairs_of_two_seeds_say_what_two_seeds_hide(tmp_path: Path) -> None:
     hidden = "Whether cells of two seeds scatter alike, which so few seldom show"
-    for seeds, told in ((2, 1), (3, 0)):
+    for seeds, expected in ((2, 1), (3, 0)):
         actual = evidence_of(depth_or_width(tmp_path / f"s{seeds}", seeds=seeds, budgets=(1e6,)))
         assert any(pair.status == "decided" for pair in actual.comparisons.pairs)
-        assert sum(line.startswith(hidden) for line in undecided(actual)) == told
+        assert sum(line.startswith(hidden) for line in undecided(actual)) == expected
     null = depth_or_width(tmp_path / "null", Law(depth_effect=0), seeds=2, shapes=((1, 128), (2, 92)), budgets=(1e6,))
     assert not any(line.startswith(hidden) for line in undecided(evidence_of(null)))
 
@@ -173,8 +173,8 @@ def test_a_setting_whose_seeds_scatter_widely_lends_its_scatter_to_no_other(tmp_
     (scatter,) = actual.comparisons.seed_scatter
     assert not scatter.alike
     assert {variance.cells for variance in scatter.variances.values()} == {1}
-    told = {pair.family: pair for pair in actual.comparisons.pairs if pair.of_shapes}
-    assert {family.partition("norm=")[2][:4].rstrip(","): pair.status for family, pair in told.items()} == {
+    by_family = {pair.family: pair for pair in actual.comparisons.pairs if pair.of_shapes}
+    assert {family.partition("norm=")[2][:4].rstrip(","): pair.status for family, pair in by_family.items()} == {
         "post": "undecided",
         "pre": "decided",
     }
@@ -218,8 +218,8 @@ def test_cells_of_one_seed_beside_uneven_ones_are_said_to_need_another(tmp_path:
         for seed in range(seeds):
             add_run(folder, run_config(depth, width, seed=seed), Law(depth_effect=0.2, seed_deviation=deviation))
     actual = evidence_of(folder, include_unbracketed=True)
-    told = {pair.first[:2] + pair.second[:2]: pair.status for pair in actual.comparisons.pairs}
-    assert told["L2L1"] == told["L4L2"] == "no_seed_replicates"
+    statuses = {pair.first[:2] + pair.second[:2]: pair.status for pair in actual.comparisons.pairs}
+    assert statuses["L2L1"] == statuses["L4L2"] == "no_seed_replicates"
     assert any(line.startswith("Whether 2 pairs with a cell of one seed") for line in undecided(actual))
     alone = [pair for pair in actual.comparisons.pairs if pair.status == "no_seed_replicates"]
     assert "each has a cell of one seed, beside others that scatter unevenly" in verdict(alone)
@@ -416,9 +416,9 @@ def test_settings_that_cost_parameters_are_compared_at_an_equal_shape_and_at_equ
         ("shape", "L4-H128-A2-F512 (487.9k to 1.1M parameters), 1M tokens"),
         ("depth, FFN ratio and parameters", "depth 4, 199.3k non-embedding parameters, 1M tokens"),
     }
-    told = "\n".join(loss_findings(actual))
-    assert "at equal shape and tokens, of 2 pairs layer_groups=1 is lower in" in told
-    assert "at equal depth, FFN ratio, parameters and tokens, of 1 pair" in told
+    text = "\n".join(loss_findings(actual))
+    assert "at equal shape and tokens, of 2 pairs layer_groups=1 is lower in" in text
+    assert "at equal depth, FFN ratio, parameters and tokens, of 1 pair" in text
     assert [average.equal for average in actual.averages] == ["shape"]
     assert actual.laws.fits or actual.laws.reasons
     ledger = folder.read_ledger()
@@ -469,8 +469,8 @@ def test_a_setting_that_is_lower_for_its_smaller_ffn_alone_is_not_called_lower_a
             law = Law(seed_deviation=0.001, depth_effect=-0.1 if ffn < 3 * width else 0)
             add_run(folder, in_setting(reshaped(run_config(2, width, seed=seed), ffn=ffn), activation=activation), law)
     actual = evidence_of(folder, include_unbracketed=True)
-    told = sorted((pair.equal, pair.status) for pair in actual.comparisons.pairs if not pair.of_shapes)
-    assert told == [(RATIO, "undecided"), (RATIO, "undecided"), (WIDTH, "decided")]
+    pairs = sorted((pair.equal, pair.status) for pair in actual.comparisons.pairs if not pair.of_shapes)
+    assert pairs == [(RATIO, "undecided"), (RATIO, "undecided"), (WIDTH, "decided")]
 
 
 def test_settings_that_cannot_be_compared_are_said_to_be_so(tmp_path: Path) -> None:
@@ -480,10 +480,10 @@ def test_settings_that_cannot_be_compared_are_said_to_be_so(tmp_path: Path) -> N
         add_run(folder, run_config(1, 64, batch_tokens=batch))
     actual = evidence_of(folder, include_unbracketed=True)
     assert loss_findings(actual)[0].startswith("Variants are not compared: no two cells")
-    told = {cell.shape: cell.reason for cell in actual.comparisons.left_out}
-    assert told.keys() == {"batch_tokens=1024", "batch_tokens=32768"}
+    reasons = {cell.shape: cell.reason for cell in actual.comparisons.left_out}
+    assert reasons.keys() == {"batch_tokens=1024", "batch_tokens=32768"}
     spent = "its whole steps use 983,040 tokens, 98.3% of the budget, and no other cell comes within 1% of that"
-    assert told["batch_tokens=32768"] == spent
+    assert reasons["batch_tokens=32768"] == spent
 
 
 def test_batches_that_spend_as_much_as_each_other_are_compared_whatever_a_third_does(tmp_path: Path) -> None:
@@ -558,9 +558,9 @@ def test_of_many_families_those_of_the_largest_and_the_smallest_difference_are_t
         add_run(folder, in_setting(run_config(2, width, seed=seed, tokens=tokens), norm=norm), law)
     actual = evidence_of(folder, include_unbracketed=True)
     assert len({pair.family for pair in actual.comparisons.pairs}) == 9
-    told = [line for line in loss_findings(actual) if "norm=pre minus norm=post" in line]
-    assert told[0].startswith("Averaged over 9 conditions, norm=pre minus norm=post: +0.3")
-    assert [line.partition(": norm=")[0] for line in told[1:]] == [
+    lines = [line for line in loss_findings(actual) if "norm=pre minus norm=post" in line]
+    assert lines[0].startswith("Averaged over 9 conditions, norm=pre minus norm=post: +0.3")
+    assert [line.partition(": norm=")[0] for line in lines[1:]] == [
         "Largest decided of 9 families: L2-H128-A2-F512, 4M tokens",
         "Smallest decided: L2-H64-A2-F256, 2M tokens",
     ]
@@ -668,13 +668,13 @@ def test_grid_has_no_comparisons_but_gains_and_a_front(tmp_path: Path) -> None:
 def test_steps_that_raise_the_loss_are_told_and_not_as_what_lowers_it(tmp_path: Path) -> None:
     """Depth is made to raise the loss by 0.5 nats a doubling, and width lowers it."""
     shapes = ((1, 64), (2, 64), (1, 128), (2, 128))
-    told = loss_findings(evidence_of(depth_or_width(tmp_path / "s", Law(depth_effect=0.5), budgets=(1e6,), shapes=shapes)))
-    counts, *_, raising = [line for line in told if "step" in line or "rais" in line.lower() or "lowered per million" in line]
+    lines = loss_findings(evidence_of(depth_or_width(tmp_path / "s", Law(depth_effect=0.5), budgets=(1e6,), shapes=shapes)))
+    counts, *_, raising = [line for line in lines if "step" in line or "rais" in line.lower() or "lowered per million" in line]
     assert counts == "Of 4 steps to a larger size 2 lower the loss, 2 raise it, undecided 0 (Holm, 5%)."
     assert raising.startswith("Raising it: depth from L1-")
     assert raising.count("depth from L1-") == 2
     assert "lowered per million" not in raising
-    lowering = [line for line in told if "lowered per million" in line]
+    lowering = [line for line in lines if "lowered per million" in line]
     assert len(lowering) == 2
     assert all(line.startswith("width from") for line in lowering)
     fine = loss_findings(evidence_of(depth_or_width(tmp_path / "t", budgets=(1e6,), shapes=((1, 64), (1, 128)))))
@@ -765,12 +765,12 @@ def test_shapes_of_one_target_that_are_no_size_are_said_not_to_be_compared(tmp_p
         sweep = evidence.sweep.model_copy(update={"shapes": Shapes.parse({"depth": [1, 2], **shapes})})
         return [line for line in undecided(replace(evidence, sweep=sweep)) if "asked for" in line]
 
-    (told,) = asked_for(shapes)
-    assert told.startswith("How L1-H64-A2-F256 (")
-    assert "; L2-H64-A2-F256 (" in told
-    assert "are not within 5% of one size, so none is compared across a semicolon" in told
+    (line,) = asked_for(shapes)
+    assert line.startswith("How L1-H64-A2-F256 (")
+    assert "; L2-H64-A2-F256 (" in line
+    assert "are not within 5% of one size, so none is compared across a semicolon" in line
     in_words = {**shapes, "iso_parameters": [f"{sum(sizes) / 2000}k"]}  # as sweep.yaml keeps it
-    assert asked_for(in_words) == [told]
+    assert asked_for(in_words) == [line]
     assert not asked_for({"iso_parameters": [sum(sizes) / 2]})
 
 
@@ -779,20 +779,20 @@ def test_pairs_that_rates_between_those_tried_would_move_out_of_their_interval_a
     evidence = evidence_of(depth_or_width(tmp_path / "s", Law(depth_effect=0.5), budgets=(1e6,)))
     pair = next(pair for pair in evidence.comparisons.pairs if pair.status == "decided")
 
-    def told(first_gains: float) -> list[str]:
+    def lines_on_gains(first_gains: float) -> list[str]:
         gains = {pair.first_cell: first_gains, pair.second_cell: 0.0}
         cells = tuple(replace(c, rates=replace(c.rates, gain_left_nats=gains.get(c.name, 0.0))) for c in evidence.cells)
         return [line for line in undecided(replace(evidence, cells=cells)) if "rates between those tried" in line]
 
     assert pair.difference.low_nats is not None
     half = pair.difference.estimate_nats - pair.difference.low_nats
-    assert not told(0.9 * half)
-    (line,) = told(1.1 * half)
+    assert not lines_on_gains(0.9 * half)
+    (line,) = lines_on_gains(1.1 * half)
     assert f"{pair.first} minus {pair.second} {signed(pair.difference.low_nats - 0.1 * half)} in place of" in line
     assert line.startswith("What rates between those tried would give; by the vertices in the table of cells they move ")
 
 
-def choices_told(evidence: Evidence) -> list[str]:
+def lines_on_choices(evidence: Evidence) -> list[str]:
     return [line for line in undecided(evidence) if " chose the best of the rates tried" in line]
 
 
@@ -808,20 +808,20 @@ def test_decided_pairs_that_another_rate_would_leave_open_are_told(tmp_path: Pat
 
     lowest = lower.loss_nats
 
-    def told(above: float, exclusion: str | None = None) -> list[str]:
+    def lines_on_next_rate(above: float, exclusion: str | None = None) -> list[str]:
         others = [TriedRate(rate, (Trial("", loss, exclusion),)) for rate, loss in ((1e-3, 9.0), (8e-3, lowest + above))]
         chosen = (rate for rate in higher.rates.tried if rate.learning_rate == higher.rates.chosen)
         changed = replace(higher, rates=replace(higher.rates, tried=(*chosen, *others)))
-        return choices_told(replace(evidence, cells=tuple(changed if c is higher else c for c in evidence.cells)))
+        return lines_on_choices(replace(evidence, cells=tuple(changed if c is higher else c for c in evidence.cells)))
 
-    assert choices_told(evidence) == []
-    assert told(2 * half) == []
-    (line,) = told(0.5 * half)  # of one seed beside two the interval is 1.22 times as wide
+    assert lines_on_choices(evidence) == []
+    assert lines_on_next_rate(2 * half) == []
+    (line,) = lines_on_next_rate(0.5 * half)  # of one seed beside two the interval is 1.22 times as wide
     assert f": 1 of {len(decided)} decided pairs would be open at the rate that it ranks next for the higher side" in line
     assert line.endswith(f": {pair.first} at 0.008 minus {pair.second} {signed(0.5 * half)} nats at {pair.family}.")
-    (line,) = told(-0.5)
+    (line,) = lines_on_next_rate(-0.5)
     assert f"minus {pair.second} -0.5000 nats" in line
-    assert told(0.5 * half, exclusion="DIVERGED") == []
+    assert lines_on_next_rate(0.5 * half, exclusion="DIVERGED") == []
 
 
 @pytest.mark.slow
@@ -829,16 +829,16 @@ def test_equal_cells_are_told_apart_less_where_a_third_of_the_seeds_chose_their_
     """Of twelve seeds at rates that one of them chose far more often than at 5%; of neither are they so untold."""
     random = np.random.default_rng(0)
     plain = [cell for cell in evidence.cells if cell.budget.amount == 1e6][:2]
-    decided, untold = Counter[int](), Counter[int]()
+    decided, unwarned = Counter[int](), Counter[int]()
     for chose, _ in product((1, trial_seeds(12)), range(150)):
         cells = [tuned(cell, chose, random) for cell in plain]
         comparisons = compare((Family("one size", plain[0].budget, tuple(cells)),))
         if comparisons.pairs[0].status == "decided":
             decided[chose] += 1
-            untold[chose] += not choices_told(replace(evidence, cells=tuple(cells), comparisons=comparisons))
+            unwarned[chose] += not lines_on_choices(replace(evidence, cells=tuple(cells), comparisons=comparisons))
     assert decided[1] > 0.16 * 150
     assert decided[4] < 0.12 * 150
-    assert max(untold.values()) < 0.08 * 150
+    assert max(unwarned.values()) < 0.08 * 150
 
 
 def tuned(cell: CellResult, chose: int, random: np.random.Generator) -> CellResult:
@@ -865,8 +865,8 @@ def tuned(cell: CellResult, chose: int, random: np.random.Generator) -> CellResu
 def test_where_rates_keep_cells_from_comparisons_the_answer_says_what_lets_them_in(tmp_path: Path) -> None:
     evidence = evidence_of(depth_or_width(tmp_path / "s", budgets=(1e6,), rates=(4e-3, 8e-3)))
     fixed = replace(evidence, sweep=evidence.sweep.model_copy(update={"tune": {}}))
-    for told, remedy in ((evidence, "tune it over more values"), (fixed, "let the sweep tune it")):
-        (none,) = [line for line in loss_findings(told) if line.startswith("No comparison at equal parameters")]
+    for actual, remedy in ((evidence, "tune it over more values"), (fixed, "let the sweep tune it")):
+        (none,) = [line for line in loss_findings(actual) if line.startswith("No comparison at equal parameters")]
         assert f"cells are left out for the learning rate: {remedy}, or give study report --include-unbracketed" in none
 
 
@@ -907,10 +907,10 @@ def test_steps_that_may_change_nothing_and_cells_without_a_usable_run_are_left_o
     folder = depth_or_width(tmp_path / "s", Law(depth_effect=0.08, seed_deviation=0.03), budgets=(1e6,), shapes=shapes)
     add_run(folder, run_config(1, 256), state="DIVERGED")
     actual = evidence_of(folder)
-    told = undecided(actual)
-    (cells,) = [line for line in told if "none of whose runs" in line]
+    lines = undecided(actual)
+    (cells,) = [line for line in lines if "none of whose runs" in line]
     assert cells.endswith(": L1-H256-A2-F1024 at 1M tokens.")
-    (steps,) = [line for line in told if "chance may do as much" in line]
+    (steps,) = [line for line in lines if "chance may do as much" in line]
     assert {gain.status for gain in actual.gains} == {"decided", "undecided"}
     for gain in actual.gains:
         assert (f"{gain.axis} from {gain.smaller} to {gain.larger}" in steps) == (gain.status == "undecided")
@@ -927,10 +927,10 @@ def test_a_cell_without_a_usable_run_is_left_open_once(tmp_path: Path) -> None:
         )
     actual = evidence_of(folder)
     assert any(left.reason == "no usable run at any learning rate" for left in actual.comparisons.left_out)
-    told = "\n".join(undecided(actual))
-    assert "none of whose runs can be used: L1-H64-A2-F256 (norm=pre) at 1M tokens." in told
-    assert "norm=pre at L1-H64-A2-F256" not in told
-    assert "norm=pre at L1-H128-A2-F512" in told, "that of one rate alone"
+    text = "\n".join(undecided(actual))
+    assert "none of whose runs can be used: L1-H64-A2-F256 (norm=pre) at 1M tokens." in text
+    assert "norm=pre at L1-H64-A2-F256" not in text
+    assert "norm=pre at L1-H128-A2-F512" in text, "that of one rate alone"
 
 
 @pytest.mark.slow
@@ -944,8 +944,8 @@ def test_of_many_steps_that_may_change_nothing_a_few_are_named_and_none_is_said_
     assert steps.startswith("Whether 5 of 6 steps change the loss at all")
     assert steps.endswith("; and 2 more, see their tables.")
     assert sum(gain.step in steps for gain in holding) == 3
-    told = [line for line in loss_findings(actual) if "lowered per million" in line]
-    assert [line.partition(":")[0] for line in told] == [gain.step for gain in actual.gains if gain not in holding]
+    lines = [line for line in loss_findings(actual) if "lowered per million" in line]
+    assert [line.partition(":")[0] for line in lines] == [gain.step for gain in actual.gains if gain not in holding]
 
 
 def test_cells_that_no_pair_has_are_named_where_their_rate_is_not_bracketed(tmp_path: Path) -> None:
@@ -953,10 +953,10 @@ def test_cells_that_no_pair_has_are_named_where_their_rate_is_not_bracketed(tmp_
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for depth, width in ((1, 128), (2, 92), (1, 32), (1, 256)):
         add_run(folder, run_config(depth, width))
-    told = undecided(evidence_of(folder))
-    (rates,) = [line for line in told if line.startswith("How much is the learning rate's doing")]
+    lines = undecided(evidence_of(folder))
+    (rates,) = [line for line in lines if line.startswith("How much is the learning rate's doing")]
     assert "L1-H32-A2-F128 at 1M tokens, L1-H256-A2-F1024 at 1M tokens" in rates
-    (left,) = [line for line in told if line.startswith("Left out of the comparisons")]
+    (left,) = [line for line in lines if line.startswith("Left out of the comparisons")]
     assert "L2-H92-A2-F368" in left
 
 
@@ -967,8 +967,8 @@ def test_a_mean_without_the_seeds_that_diverged_is_told(tmp_path: Path) -> None:
     assert chosen is not None
     add_run(folder, run_config(1, 64, chosen, seed=1), state="DIVERGED")
     add_run(folder, run_config(1, 128, 8e-3, seed=1), state="DIVERGED")
-    (told,) = [line for line in undecided(evidence_of(folder)) if "seeds that diverged" in line]
-    assert told.endswith("that diverged: L1-H64-A2-F256 at 1M tokens (1 of 2).")
+    (line,) = [line for line in undecided(evidence_of(folder)) if "seeds that diverged" in line]
+    assert line.endswith("that diverged: L1-H64-A2-F256 at 1M tokens (1 of 2).")
 
 
 def test_a_run_at_another_value_of_a_tuned_knob_is_no_seed_that_diverged(tmp_path: Path) -> None:
@@ -1063,9 +1063,9 @@ def test_what_more_tokens_buy_is_told_by_shape_and_per_doubling(tmp_path: Path) 
         assert gain.difference.estimate_nats == pytest.approx(-lowered)
         doublings = {4: 2, 2: 1}[round(gain.more_tokens / gain.fewer_tokens)]
         assert gain.nats_lowered_per_doubling == pytest.approx(lowered / doublings, rel=1e-3)
-    told = [line for line in loss_findings(actual) if "per doubling" in line]
+    lines = [line for line in loss_findings(actual) if "per doubling" in line]
     last = "from 1M tokens to 2M tokens"
-    assert [line.split(":")[0] for line in told] == [f"L{depth}-H96-A2-F384 {last}" for depth in (1, 2)]
+    assert [line.split(":")[0] for line in lines] == [f"L{depth}-H96-A2-F384 {last}" for depth in (1, 2)]
     assert not [line for line in undecided(actual) if last in line]
 
 
@@ -1081,9 +1081,9 @@ def test_of_many_shapes_it_is_told_how_many_gained_by_more_tokens(tmp_path: Path
     )
     least = {"L1-H64-A8-F256": 1.0}
     some = tuple(replace(gain, p_value_holm=least.get(gain.shape, 0.0)) for gain in actual.token_gains)
-    told = loss_findings(with_facts(actual, token_gains=some))[-4:]
-    assert "undecided 1 " in told[0]
-    assert not any("undecided" in line or line.startswith(tuple(least)) for line in told[1:])
+    lines = loss_findings(with_facts(actual, token_gains=some))[-4:]
+    assert "undecided 1 " in lines[0]
+    assert not any("undecided" in line or line.startswith(tuple(least)) for line in lines[1:])
     none = tuple(replace(gain, p_value_holm=1.0) for gain in actual.token_gains)
     assert loss_findings(with_facts(actual, token_gains=none))[-1].startswith("Not decided: none of 4 last steps")
     assert all(line.endswith("nats lowered per doubling of the tokens.") for line in most)
@@ -1150,8 +1150,8 @@ def test_cells_of_one_size_stand_in_the_order_of_their_heads_and_open_pairs_by_w
         (None, None, f"neither {MOST_SEEDS} seeds a cell nor {MOST_SEQUENCES} times the sequences"),
     ):
         pair = replace(open_pairs[0], seeds_that_would_decide=seeds, sequences_that_would_decide=sequences)
-        told = undecided(replace(actual, comparisons=replace(actual.comparisons, pairs=(pair,))))
-        assert f"{pair.family}: {pair.first} minus {pair.second} ({remedy})." in told
+        lines = undecided(replace(actual, comparisons=replace(actual.comparisons, pairs=(pair,))))
+        assert f"{pair.family}: {pair.first} minus {pair.second} ({remedy})." in lines
 
 
 def test_width_is_weighed_against_ffn_at_one_depth(tmp_path: Path) -> None:
@@ -1232,8 +1232,8 @@ def test_other_tuned_knobs_are_chosen_before_the_rate(tmp_path: Path) -> None:
     (chosen,) = cell.runs
     assert folder.run(chosen).config().recipe.weight_decay == 0.01
     assert "| weight\\_decay=0.01 |" in cells_table(actual)
-    (told,) = [line for line in undecided(actual) if "weight_decay" in line]
-    assert told.startswith("How much is recipe.weight_decay's doing: the best one tried is the lowest in L1-H128")
+    (line,) = [line for line in undecided(actual) if "weight_decay" in line]
+    assert line.startswith("How much is recipe.weight_decay's doing: the best one tried is the lowest in L1-H128")
 
 
 def test_saved_fits_are_strict_json_and_the_same_twice(evidence: Evidence) -> None:

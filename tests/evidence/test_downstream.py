@@ -112,9 +112,9 @@ def test_equal_encoders_of_few_seeds_are_seldom_called_reversed() -> None:
     for _ in range(2000):
         scores = random.normal(0.7, 0.01, (encoders, seeds))
         noise = noise_of_seeds(float(scores.var(axis=1, ddof=1).mean()), encoders, seeds, 0.0)
-        told = trend(loss, scores.mean(axis=1), [noise] * encoders, np.arange(encoders))
-        assert told is not None
-        actual.append(bool(told.reversals))
+        relation = trend(loss, scores.mean(axis=1), [noise] * encoders, np.arange(encoders))
+        assert relation is not None
+        actual.append(bool(relation.reversals))
     assert np.mean(actual) < 0.06
 
 
@@ -150,19 +150,23 @@ def test_trends_are_corrected_for_the_number_of_tasks(evidence: Evidence) -> Non
     actual = evidence.downstream
     assert actual is not None
     trends = [task.trend for task in actual.tasks]
-    pairs = [(told.p_value, told.p_value_holm) for told in trends if told and told.p_value and told.p_value_holm]
+    pairs = [
+        (relation.p_value, relation.p_value_holm)
+        for relation in trends
+        if relation and relation.p_value and relation.p_value_holm
+    ]
     assert len(pairs) == len(trends) == 4
     assert min(pairs)[1] == pytest.approx(4 * min(pairs)[0])
     assert all(adjusted >= p_value for p_value, adjusted in pairs)
     assert not any("cannot decide" in sentence for sentence in score_findings(evidence))
     many = replace(actual, tasks=tuple(replace(actual.tasks[0], task=f"task {number}") for number in range(20)))
     few = [replace(_of_encoders(task, 4), trend=replace(task.trend, p_value_holm=1.0)) for task in many.tasks if task.trend]
-    told = score_findings(with_facts(evidence, downstream=replace(many, tasks=tuple(few))))
-    assert "; 4 encoders at most cannot decide one of 20 tasks in whatever order, more of them might." in told[0]
+    findings = score_findings(with_facts(evidence, downstream=replace(many, tasks=tuple(few))))
+    assert "; 4 encoders at most cannot decide one of 20 tasks in whatever order, more of them might." in findings[0]
 
 
 @pytest.mark.parametrize(
-    ("encoders", "told"),
+    ("encoders", "remark"),
     [
         ((5, 5), ""),
         ((4, 5), "; 4 encoders at most (task 0) cannot decide one of 2 tasks in whatever order, more of them might"),
@@ -171,7 +175,7 @@ def test_trends_are_corrected_for_the_number_of_tasks(evidence: Evidence) -> Non
     ],
 )
 def test_tasks_that_no_order_of_their_encoders_could_decide_are_named(
-    evidence: Evidence, encoders: tuple[int, ...], told: str
+    evidence: Evidence, encoders: tuple[int, ...], remark: str
 ) -> None:
     """The least p of n encoders is 2/n!, which Holm takes twice for the first of two tasks: 0.033 of five, 0.17 of four."""
     actual = evidence.downstream
@@ -185,7 +189,7 @@ def test_tasks_that_no_order_of_their_encoders_could_decide_are_named(
         line for line in score_findings(with_facts(evidence, downstream=replace(actual, tasks=tasks))) if "Holm" in line
     ]
     names = ", ".join(task.task for task in tasks)
-    assert sentence == f"{names}: scores show no decided relation to the loss (Holm, 5%){told}."
+    assert sentence == f"{names}: scores show no decided relation to the loss (Holm, 5%){remark}."
 
 
 def _of_encoders(task: TaskScores, n: int) -> TaskScores:
@@ -204,7 +208,7 @@ def test_the_least_p_of_encoders_of_two_shapes_is_one_of_eight(evidence: Evidenc
 
 
 @pytest.mark.parametrize(
-    ("lifts", "told"),
+    ("lifts", "counts"),
     [
         ((0.0, 1.0), "sst2 6 of 6; none on other"),
         ((0.0, 0.0), "sst2 6 of 6, other 6 of 6"),
@@ -213,7 +217,7 @@ def test_the_least_p_of_encoders_of_two_shapes_is_one_of_eight(evidence: Evidenc
     ],
 )
 def test_where_pre_training_shows_is_told_with_the_tasks_where_it_does_not(
-    evidence: Evidence, lifts: tuple[float, float], told: str
+    evidence: Evidence, lifts: tuple[float, float], counts: str
 ) -> None:
     """Untrained weights that score as they do, or one point higher; a task without them is not compared."""
     actual = evidence.downstream
@@ -225,7 +229,7 @@ def test_where_pre_training_shows_is_told_with_the_tasks_where_it_does_not(
     )
     changed = with_facts(evidence, downstream=replace(actual, tasks=tasks))
     (sentence,) = [line for line in score_findings(changed) if line.startswith("Encoders above")]
-    assert sentence.endswith(f"beyond noise, each tested at 5%: {told}.")
+    assert sentence.endswith(f"beyond noise, each tested at 5%: {counts}.")
     assert "0 of 0" not in trend_table(changed)
 
 
@@ -238,9 +242,9 @@ def test_where_pre_training_hurts_and_where_a_bag_of_words_is_better_is_told(evi
     points = sst2.points.head(3).assign(score=0.7, half=0.03, random_half=0.04, noise=noises)
     hurt = replace(sst2, points=points.assign(random=[0.749, 0.751, 0.6], bag_of_words=[0.751, 0.749, 0.649]))
     alone = replace(sst2, task="alone", points=points.assign(random=np.nan, bag_of_words=np.nan))
-    told = score_findings(with_facts(evidence, downstream=replace(actual, tasks=(hurt, alone))))
-    assert "Encoders below the same encoders untrained, beyond noise likewise: sst2 1 of 3." in told
-    assert "Beside a bag of words, beyond noise likewise, encoders above: sst2 1 of 3; below: sst2 1 of 3." in told
+    findings = score_findings(with_facts(evidence, downstream=replace(actual, tasks=(hurt, alone))))
+    assert "Encoders below the same encoders untrained, beyond noise likewise: sst2 1 of 3." in findings
+    assert "Beside a bag of words, beyond noise likewise, encoders above: sst2 1 of 3; below: sst2 1 of 3." in findings
     counts = hurt.to_dict()
     assert counts["beside_untrained"] == {"above": 1, "below": 1, "of": 3}
     assert counts["beside_bag_of_words"] == {"above": 1, "below": 1, "of": 3}
@@ -269,25 +273,25 @@ def test_the_best_on_average_is_told_beside_the_second_and_of_how_many(evidence:
     assert actual is not None
     assert actual.average is not None
     ranked = actual.average.points.sort_values("score", ascending=False)
-    (told,) = [sentence for sentence in score_findings(evidence) if sentence.startswith("On average")]
-    assert f"{ranked['name'].iloc[0]} scores highest, {ranked['score'].iloc[0]:.3f} ± " in told
-    assert told.endswith(f"beyond noise above {ranked['name'].iloc[1]}, {ranked['score'].iloc[1]:.3f}.")
+    (sentence,) = [sentence for sentence in score_findings(evidence) if sentence.startswith("On average")]
+    assert f"{ranked['name'].iloc[0]} scores highest, {ranked['score'].iloc[0]:.3f} ± " in sentence
+    assert sentence.endswith(f"beyond noise above {ranked['name'].iloc[1]}, {ranked['score'].iloc[1]:.3f}.")
     assert actual.average.trend is not None
-    (told,) = [sentence for sentence in score_findings(evidence) if sentence.startswith("The average's rank correlation")]
-    assert f" is {actual.average.trend.correlation:+.2f} (95% interval " in told
-    assert told.endswith(f", 6 encoders): {actual.average.trend.verdict}.")
+    (sentence,) = [sentence for sentence in score_findings(evidence) if sentence.startswith("The average's rank correlation")]
+    assert f" is {actual.average.trend.correlation:+.2f} (95% interval " in sentence
+    assert sentence.endswith(f", 6 encoders): {actual.average.trend.verdict}.")
     loud = actual.average.points.head(2).assign(noise=pd.Series([ScoreNoise(9.0, 2, 9.0)] * 2, dtype=object))
     fewer = replace(actual.average, points=loud)
-    (told,) = [
+    (sentence,) = [
         one
         for one in score_findings(with_facts(evidence, downstream=replace(actual, average=fewer)))
         if one.startswith("On av")
     ]
-    assert "scores highest, of the 2 of 6 encoders that met all of them, " in told
-    assert ", not beyond noise above " in told
+    assert "scores highest, of the 2 of 6 encoders that met all of them, " in sentence
+    assert ", not beyond noise above " in sentence
     alone = replace(actual.average, points=actual.average.points.head(1))
-    told_of_one = score_findings(with_facts(evidence, downstream=replace(actual, average=alone)))
-    assert not [sentence for sentence in told_of_one if sentence.startswith("On average")]
+    of_one = score_findings(with_facts(evidence, downstream=replace(actual, average=alone)))
+    assert not [sentence for sentence in of_one if sentence.startswith("On average")]
 
 
 @pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.slow)])
@@ -358,15 +362,15 @@ def test_encoders_that_begin_with_layers_of_one_are_not_drawn_apart(tmp_path: Pa
         assert len(trends) == 3
         assert all((trend.p_value is not None) == (trend.low is not None) == tested for trend in trends)
         assert all((trend.verdict != "untested") == tested for trend in trends)
-        told = " ".join(score_findings(evidence))
+        text = " ".join(score_findings(evidence))
         blimp, sst2, average = (f"{trend.correlation:+.2f}" for trend in trends)
         began = "encoders that began as one, with layers of one trained encoder or on one trunk, are not drawn apart"
         why = f"no interval or p, since {began}."
-        assert (f"Rank correlation with the falling loss: blimp {blimp}, sst2 {sst2}; {why}" in told) != tested
+        assert (f"Rank correlation with the falling loss: blimp {blimp}, sst2 {sst2}; {why}" in text) != tested
         assert (
-            f"The average's rank correlation with the falling loss is {average} (3 encoders, not drawn apart)." in told
+            f"The average's rank correlation with the falling loss is {average} (3 encoders, not drawn apart)." in text
         ) != tested
-        assert ("decided relation" in told) == tested
+        assert ("decided relation" in text) == tested
         assert (f"| {blimp} | – | – | – | 3 | 0 |" in trend_table(evidence)) != tested
 
 
@@ -380,9 +384,9 @@ def test_branches_of_one_trunk_are_not_drawn_apart(tmp_path: Path, branches: boo
     add_scores(folder, {"sst2": TASKS["sst2"]})
     actual = gather(folder).downstream
     assert actual is not None
-    told = actual.tasks[0].trend
-    assert told is not None
-    assert (told.n, told.verdict) == (4, "untested" if branches else "undecided")
+    relation = actual.tasks[0].trend
+    assert relation is not None
+    assert (relation.n, relation.verdict) == (4, "untested" if branches else "undecided")
 
 
 @pytest.mark.slow
@@ -399,8 +403,8 @@ def test_budgets_of_one_shape_are_encoders_of_their_own_names(tmp_path: Path) ->
         assert task.best["name"] in trend_table(evidence)
         assert "settings" not in str(task.forecast_from_sizes)
     assert all(score_table(evidence).count(f"| {name} |") == 2 for name in names)
-    (told,) = [sentence for sentence in score_findings(evidence) if sentence.startswith("On average")]
-    assert told.count(" at 2M tokens") == 2
+    (sentence,) = [sentence for sentence in score_findings(evidence) if sentence.startswith("On average")]
+    assert sentence.count(" at 2M tokens") == 2
     (trend,) = [sentence for sentence in score_findings(evidence) if sentence.startswith("The average's")]
     assert " (p = " in trend
     assert ", 6 encoders of 3 shapes): " in trend
@@ -801,8 +805,8 @@ def test_scores_with_other_than_the_usual_knobs_say_so(tmp_path: Path) -> None:
     for record in folder.records():
         add_score(folder, record, "sst2", TASKS["sst2"], "fine_tune", 0, 0.7, knobs=Knobs(max_train_examples=300))
     write_scores(folder)
-    told = [line for line in score_findings(gather(folder)) if line.startswith("Scored with")]
-    assert told == ["Scored with max_train_examples=300: sst2."]
+    lines = [line for line in score_findings(gather(folder)) if line.startswith("Scored with")]
+    assert lines == ["Scored with max_train_examples=300: sst2."]
 
 
 def test_examples_that_an_encoder_did_not_read_whole_are_told_by_task(tmp_path: Path) -> None:
@@ -812,8 +816,8 @@ def test_examples_that_an_encoder_did_not_read_whole_are_told_by_task(tmp_path: 
     for cut, record in enumerate(folder.records()):
         add_score(folder, record, "sst2", TASKS["sst2"], "fine_tune", 0, 0.7, truncated_examples=1500 + cut)
     assert write_scores(folder)["truncated_examples"].max() == 1501
-    (told,) = (line for line in score_findings(gather(folder)) if line.startswith("Examples longer"))
-    assert told.endswith("(the most of any encoder): sst2 1,501 of 2,872.")
+    (line,) = (line for line in score_findings(gather(folder)) if line.startswith("Examples longer"))
+    assert line.endswith("(the most of any encoder): sst2 1,501 of 2,872.")
 
 
 def test_text_that_a_tokeniser_loses_is_told_by_task_above_the_threshold(tmp_path: Path) -> None:
@@ -825,8 +829,8 @@ def test_text_that_a_tokeniser_loses_is_told_by_task_above_the_threshold(tmp_pat
         add_score(folder, record, "sst2", TASKS["sst2"], "fine_tune", 0, 0.7, lost_share=0.12 + number / 100)
         add_score(folder, record, "cola", TASKS["cola"], "fine_tune", 0, 0.3, lost_share=0.05)
     write_scores(folder)
-    (told,) = (line for line in score_findings(gather(folder)) if line.startswith("Characters that"))
-    assert told.endswith("(the most of any encoder): sst2 13%.")
+    (line,) = (line for line in score_findings(gather(folder)) if line.startswith("Characters that"))
+    assert line.endswith("(the most of any encoder): sst2 13%.")
 
 
 @pytest.mark.slow

@@ -157,8 +157,8 @@ def test_losses_of_different_masks_are_not_pooled(tmp_path: Path) -> None:
         plain = run_config(1, width)
         add_run(folder, plain.model_copy(update={"masking": plain.masking.model_copy(update={"rate": rate})}))
     folder.write_ledger()
-    told = "loss: the losses of runs that differ in masking.rate are not comparable; keep those of one with --where "
-    with pytest.raises(InputError, match=re.escape(told)):
+    message = "loss: the losses of runs that differ in masking.rate are not comparable; keep those of one with --where "
+    with pytest.raises(InputError, match=re.escape(message)):
         read_observations(TableQuery(open_ledger(folder.path)), LAWS["power-floor"])
     assert len(read_observations(TableQuery(open_ledger(folder.path), where="masking.rate == 0.4"), LAWS["power-floor"])) == 5
     assert len(read_columns(TableQuery(open_ledger(folder.path)), ("depth",), "parameters")) == 10
@@ -200,8 +200,8 @@ def test_runs_of_another_setting_are_not_among_those_that_a_law_lacks(tmp_path: 
     folder.write_ledger()
     for norm, gone in (("post", 3), ("pre", 1)):
         source = TableQuery(open_ledger(folder.path), where=f"architecture.norm == '{norm}'")
-        (told,) = read_observations(source, LAWS["power-floor"]).notes()
-        assert re.match(rf"left out: {gone} rows? \(excluded: a bad disk", told), told
+        (note,) = read_observations(source, LAWS["power-floor"]).notes()
+        assert re.match(rf"left out: {gone} rows? \(excluded: a bad disk", note), note
 
 
 def test_sizes_budgets_and_tuned_knobs_of_a_ledger_without_its_sweep_are_no_settings(tmp_path: Path) -> None:
@@ -232,8 +232,8 @@ def test_a_law_in_size_alone_does_not_take_runs_of_other_budgets_for_repeats(tmp
         add_run(folder, run_config(1, width, tokens=tokens))
     folder.write_ledger()
     largest = folder.read_ledger()["tokens"].max()
-    told = f'a law in parameters alone takes runs that differ in tokens for repeats of each other; .* "tokens == {largest}"'
-    with pytest.raises(InputError, match=told):
+    message = f'a law in parameters alone takes runs that differ in tokens for repeats of each other; .* "tokens == {largest}"'
+    with pytest.raises(InputError, match=message):
         read_observations(TableQuery(open_ledger(folder.path)), LAWS["power-floor"])
     with pytest.raises(InputError, match=r'"architecture.width > 40 and tokens == \d+"'):
         read_observations(TableQuery(open_ledger(folder.path), where="architecture.width > 40"), LAWS["power-floor"])
@@ -276,10 +276,10 @@ def test_runs_left_out_are_told_by_state_whatever_number_each_reason_holds() -> 
     pruned = [f"PRUNED: median: {loss} nats, where the median of 5 runs is 5.5, after 1,024 tokens" for loss in (5.6, 5.7)]
     edges = [f"not at the best rate of its cell (loss {loss} nats)" for loss in (5.57, 5.58, 5.59)]
     full = ["FAILED: No space left on device"] * 3 + ["FAILED"]
-    told = summarise_exclusions(pd.Series([*pruned, *full, "excluded: broken GPU", *edges])).split(", ", 2)
-    assert told[0] == "4 FAILED: No space left on device"
-    assert told[1] == "3 not at the best rate of its cell"
-    assert told[2] == f"2 PRUNED, the first: {pruned[0].removeprefix('PRUNED: ')}, 1 excluded: broken GPU"
+    parts = summarise_exclusions(pd.Series([*pruned, *full, "excluded: broken GPU", *edges])).split(", ", 2)
+    assert parts[0] == "4 FAILED: No space left on device"
+    assert parts[1] == "3 not at the best rate of its cell"
+    assert parts[2] == f"2 PRUNED, the first: {pruned[0].removeprefix('PRUNED: ')}, 1 excluded: broken GPU"
 
 
 def test_a_folder_without_a_ledger_is_refused_and_a_file_that_is_none_is_a_strangers(tmp_path: Path) -> None:

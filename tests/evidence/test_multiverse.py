@@ -51,10 +51,10 @@ def table(tmp_path: Path) -> Path:
 
 def test_every_approach_is_told_side_by_side(table: Path) -> None:
     actual = frontiers(TableQuery(RunTable.read(table), {"parameters": "N", "flops": "C"}))
-    told = actual.to_dict()["approaches"]
+    approaches = actual.to_dict()["approaches"]
     for name in ("parabola", "akima", "parametric"):
-        assert told[name]["exponent"] == pytest.approx(EXPONENT, abs=0.02)
-    assert all(name in actual.to_text() for name in told)
+        assert approaches[name]["exponent"] == pytest.approx(EXPONENT, abs=0.02)
+    assert all(name in actual.to_text() for name in approaches)
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.002])
@@ -102,11 +102,11 @@ def table_of(path: Path, parameters: Floats, tokens: Floats, loss: Floats, **mor
 def test_multiverse_of_a_table_counts_agreement(table: Path) -> None:
     source = TableQuery(RunTable.read(table), {"tokens": "C/(6*N)"})
     actual = explore(source, parameters=("N", "without embeddings"), flops=("C",))
-    told = actual.to_dict()
-    assert told["universes"] == 2 * 3 * (8 + 1)
-    assert told["answer"] == "Yes"
-    assert 0.5 < told["agreement"] <= 1
-    assert {"parameters", "rows", "floor", "loss", "space"} <= told["flips"].keys()
+    as_dict = actual.to_dict()
+    assert as_dict["universes"] == 2 * 3 * (8 + 1)
+    assert as_dict["answer"] == "Yes"
+    assert 0.5 < as_dict["agreement"] <= 1
+    assert {"parameters", "rows", "floor", "loss", "space"} <= as_dict["flips"].keys()
     assert "say the usual conventions" in actual.to_text()
 
 
@@ -131,7 +131,7 @@ def test_flips_compare_universes_that_differ_in_one_choice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("usual", "verdict", "told"),
+    ("usual", "verdict", "expected"),
     [
         (
             Universe({}, "converged", 0.6, (0.55, 0.65)),
@@ -151,13 +151,13 @@ def test_flips_compare_universes_that_differ_in_one_choice() -> None:
         (Universe({}, "on_bound", None), "Undecided", "Undecided: the usual conventions have no answer (on bound)."),
     ],
 )
-def test_the_headline_is_what_the_usual_conventions_decide(usual: Universe, verdict: str, told: str) -> None:
+def test_the_headline_is_what_the_usual_conventions_decide(usual: Universe, verdict: str, expected: str) -> None:
     others = [Universe({}, "converged", value, (0.4, value + 0.01)) for value in (0.45, 0.6, 0.7)]
     decided = Universe({}, "converged", 0.8, (0.7, 0.9))
     actual = Multiverse(QUESTION, (usual, *others, decided))
     headline, shares = actual.to_text().splitlines()[1:3]
     assert actual.to_dict()["answer"] == verdict
-    assert told in headline
+    assert expected in headline
     assert ("80% of the 5" if usual.value else "75% of the 4") in shares
     assert shares.count(" say Yes; ") == 1
     assert actual.to_dict()["answers"]["No"] == {"universes": 1, "decided": 1}
@@ -215,9 +215,9 @@ def test_a_ledger_brings_its_conventions(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(ledgers, "LEDGER_PARAMETERS", ("parameters", "parameters_encoder"))
     folder = depth_or_width(tmp_path / "made_up", seeds=2, budgets=(1e6, 2e6, 4e6))
     folder.write_ledger()
-    told = explore(TableQuery(open_ledger(folder.path))).to_dict()
-    assert told["universes"] == 2 * 1 * (4 + 4)
-    assert {universe["choices"]["rates"] for universe in told["all"]} == {"all cells"}
+    as_dict = explore(TableQuery(open_ledger(folder.path))).to_dict()
+    assert as_dict["universes"] == 2 * 1 * (4 + 4)
+    assert {universe["choices"]["rates"] for universe in as_dict["all"]} == {"all cells"}
 
 
 @pytest.mark.slow
@@ -283,15 +283,15 @@ def test_depth_or_width_is_asked_in_every_size_that_may_be_equal(tmp_path: Path,
     folder.write_ledger()
     assert asks_about_shape(folder.path)
     actual = explore_shapes(folder.path)
-    told = actual.to_dict()
-    assert told["answer"] == "Width"
-    assert told["answers"]["Width"]["decided"] > 0
-    assert told["universes"] == 2 * (2 * 2 * 2 + 4)
+    as_dict = actual.to_dict()
+    assert as_dict["answer"] == "Width"
+    assert as_dict["answers"]["Width"]["decided"] > 0
+    assert as_dict["universes"] == 2 * (2 * 2 * 2 + 4)
     first = actual.universes[0]
     assert first.value == pytest.approx(0.05, abs=0.01)
     assert first.interval is not None
     assert 0 < first.interval[0] < first.interval[1] < 0.06
-    laws = [one for one in told["all"] if one["choices"]["approach"] == "law" and one["value"] is not None]
+    laws = [one for one in as_dict["all"] if one["choices"]["approach"] == "law" and one["value"] is not None]
     assert laws
     assert all(one["value"] == pytest.approx(0.05, abs=0.03) for one in laws)
 

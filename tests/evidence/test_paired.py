@@ -219,31 +219,31 @@ def test_more_sequences_decide_where_sequences_are_the_limit() -> None:
     assert sequences > 50
 
 
-@pytest.mark.parametrize(("needed", "told"), [(3, 3), (33, 33), (64, 64), (65, None)])
+@pytest.mark.parametrize(("needed", "expected"), [(3, 3), (33, 33), (64, 64), (65, None)])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_of_a_known_variance_the_seeds_that_would_decide_are_those_of_the_normal_law(
-    needed: int, told: int | None, sign: int
+    needed: int, expected: int | None, sign: int
 ) -> None:
     """1.96·√(2s²/k) is below the estimate from k = needed on, without noise of the sequences."""
     known = SeedVariance(variance=0.01, degrees_of_freedom=10**6, cells=2)
     estimate = sign * stats.norm.isf(0.025) * (2 * 0.01 / (needed - 0.5)) ** 0.5
     difference = Difference(estimate, 1e-9, 1000, (2, 2))
-    assert seeds_that_would_decide(difference, (known, known), comparisons=1) == told
+    assert seeds_that_would_decide(difference, (known, known), comparisons=1) == expected
     assert seeds_that_would_decide(replace(difference, n_seeds=(1, 40)), (known, known), comparisons=1) == (
-        told and max(41, told)
+        expected and max(41, expected)
     )
 
 
-@pytest.mark.parametrize(("needed", "told"), [(2, 2), (4, 4), (64, 64), (128, None)])
+@pytest.mark.parametrize(("needed", "expected"), [(2, 2), (4, 4), (64, 64), (128, None)])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_of_still_seeds_the_sequences_that_would_decide_are_those_of_the_normal_law(
-    needed: int, told: int | None, sign: int
+    needed: int, expected: int | None, sign: int
 ) -> None:
     """1.96·s/√times is below the estimate from times = 0.9·needed on."""
     still = SeedVariance(variance=0.0, degrees_of_freedom=2, cells=2)
     difference = Difference(sign * stats.norm.isf(0.025) * 0.01 / (0.9 * needed) ** 0.5, 0.01, 1000, (2, 2))
     sequences = sequences_that_would_decide(difference, (still, still), comparisons=1)
-    assert sequences == (None if told is None else 1000 * told)
+    assert sequences == (None if expected is None else 1000 * expected)
 
 
 def test_the_half_width_is_students() -> None:

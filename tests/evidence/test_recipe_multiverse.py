@@ -37,11 +37,11 @@ def test_an_answer_that_turns_with_the_recipe_is_seen_to(tmp_path: Path) -> None
             for optimizer in ("adamw", "muon")
         ]
     )
-    told = multiverse.to_dict()
-    assert told["universes"] == told["answered"] == 4 * 2 * 2
-    assert told["flips"] == {"position encoding": 1.0, "optimizer": 0.0, "budget": 0.0, "size": 0.0}
-    assert told["agreement"] == 0.5
-    assert told["answers"]["Depth"] == {"universes": 8, "decided": multiverse.decided("Depth")}
+    as_dict = multiverse.to_dict()
+    assert as_dict["universes"] == as_dict["answered"] == 4 * 2 * 2
+    assert as_dict["flips"] == {"position encoding": 1.0, "optimizer": 0.0, "budget": 0.0, "size": 0.0}
+    assert as_dict["agreement"] == 0.5
+    assert as_dict["answers"]["Depth"] == {"universes": 8, "decided": multiverse.decided("Depth")}
     assert multiverse.decided("Depth") > 4
     text = multiverse.to_text()
     assert "Width, say the runs of the first sweep at its largest budget and size: nats that doubling the" in text

@@ -41,7 +41,7 @@ def drawn(
     }
 
 
-def told_apart(cells: dict[str, NDArray[np.float64]], variances: SeedVariances) -> bool:
+def any_pair_decided(cells: dict[str, NDArray[np.float64]], variances: SeedVariances) -> bool:
     """Whether any two cells are told apart at 5%, corrected for all pairs."""
     pairs = combinations(cells, 2)
     adjusted = holm([p_value(cells[one], cells[other], (variances[one], variances[other])) for one, other in pairs])
@@ -146,7 +146,7 @@ def test_equal_cells_are_told_apart_rarely(deviations: NDArray[np.float64], seed
     wrong = 0
     for _ in range(200):
         cells = drawn(random, deviations, seeds, error)
-        wrong += told_apart(cells, seed_scatter(POOL, cells).variances)
+        wrong += any_pair_decided(cells, seed_scatter(POOL, cells).variances)
     assert wrong / 200 <= at_most
 
 
@@ -158,8 +158,8 @@ def test_one_variance_for_cells_that_scatter_unevenly_would_tell_more_of_them_ap
         cells = drawn(random, deviations, 3, 1e-4)
         pooled = pooled_seed_variance(cells.values())
         assert pooled is not None
-        wrong += told_apart(cells, seed_scatter(POOL, cells).variances)
-        if_pooled += told_apart(cells, dict.fromkeys(cells, pooled))
+        wrong += any_pair_decided(cells, seed_scatter(POOL, cells).variances)
+        if_pooled += any_pair_decided(cells, dict.fromkeys(cells, pooled))
     assert wrong < if_pooled
 
 
@@ -180,13 +180,13 @@ def test_equal_losses_at_budgets_of_unlike_scatter_are_told_apart_rarely() -> No
     for _ in range(300):
         budgets = [drawn(random, np.full(8, deviation), 3, 1e-4) for deviation in (0.01, 0.1)]
         scatters = [seed_scatter(POOL, cells) for cells in budgets]
-        wrong += any_step_told(budgets, [scatter.beside_other_budgets for scatter in scatters])
-        by_their_own += any_step_told(budgets, [scatter.variances for scatter in scatters])
+        wrong += any_step_decided(budgets, [scatter.beside_other_budgets for scatter in scatters])
+        by_their_own += any_step_decided(budgets, [scatter.variances for scatter in scatters])
     assert wrong / 300 <= 0.07
     assert by_their_own / 300 > 0.09
 
 
-def any_step_told(budgets: Sequence[dict[str, NDArray[np.float64]]], variances: Sequence[SeedVariances]) -> bool:
+def any_step_decided(budgets: Sequence[dict[str, NDArray[np.float64]]], variances: Sequence[SeedVariances]) -> bool:
     """Whether any cell is told apart from itself at the other budget at 5%, corrected for all of them."""
     pairs = [p_value(budgets[0][name], budgets[1][name], [of_budget[name] for of_budget in variances]) for name in budgets[0]]
     return any(adjusted is not None and adjusted < 0.05 for adjusted in holm(pairs))

@@ -202,8 +202,8 @@ def test_the_answer_tells_the_law_of_each_setting_and_keeps_each_in_a_file(
     mine.parent.mkdir()
     mine.write_text("{}")
     answer = report(folder, include_unbracketed=True)
-    told = law_findings(answer.evidence)
-    assert [line.split(",")[0] for line in told[:2]] == [f"chinchilla where recipe.dropout == {each}" for each in EXPONENTS]
+    lines = law_findings(answer.evidence)
+    assert [line.split(",")[0] for line in lines[:2]] == [f"chinchilla where recipe.dropout == {each}" for each in EXPONENTS]
     files = {f"chinchilla-where-recipe.dropout={dropout}.json" for dropout in EXPONENTS}
     assert {file.name for file in folder.fits.glob("chinchilla*")} == {*files, mine.name}
     options = [json.loads((folder.fits / name).read_text())["options"]["where"] for name in sorted(files)]
@@ -254,9 +254,9 @@ def test_a_law_on_a_bound_shows_its_exponents_by_both_counts_and_its_best_sizes_
     with_them, without = counted.splitlines()[-2:]
     assert with_them.startswith("| parameters | on bound | – | – | – | 1.21 (")
     assert without.startswith("| parameters\\_non\\_embedding | on bound | – | – | – | 0.57 (")
-    told = tables.best_splits(suite)
-    assert told.count("the law omits something): no recommendation.") == 2
-    rows = [line.split(" | ") for line in told.splitlines() if line.startswith(("| chinchilla", "| width-depth-tokens"))]
+    table = tables.best_splits(suite)
+    assert table.count("the law omits something): no recommendation.") == 2
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith(("| chinchilla", "| width-depth-tokens"))]
     assert [row[1] for row in rows] == [f"1e+{power}" for power in range(15, 21)] * 2
     assert rows[-1][2] == "3.3M", "times the largest run"
     assert tables.best_splits(gather(SweepFolder(suite.folder.path.parent / "depth_or_width"))) == ""

@@ -38,7 +38,7 @@ def evidence(path: Path, *losses: float, seeds: int = 3) -> Evidence:
     return gather(folder, include_unbracketed=True)
 
 
-def told(actual: Evidence) -> list[str]:
+def lines_on_rises(actual: Evidence) -> list[str]:
     return [line for line in law_findings(actual) if "a doubling of the tokens buys more" in line]
 
 
@@ -50,7 +50,7 @@ def test_doublings_that_buy_more_and_more_are_told(tmp_path: Path) -> None:
         assert rise.nats_per_doubling.estimate == pytest.approx(expected, abs=0.03)
         low, high = rise.nats_per_doubling.interval or (np.inf, -np.inf)
         assert low < expected < high
-    (line,) = told(actual)
+    (line,) = lines_on_rises(actual)
     assert line.startswith("In 2 of 4 conditions a doubling of the tokens buys more than the one before (Holm, 5%): L1-H")
     assert "nats from 500k tokens to 1M tokens, +0." in line
     assert "No power law in the tokens does so" in line
@@ -65,16 +65,16 @@ def test_a_step_between_two_others_is_one_step_of_both_rises(tmp_path: Path) -> 
 def test_a_power_law_is_never_said_to_rise(tmp_path: Path) -> None:
     actual = evidence(tmp_path / "s", *(3 + 60 * tokens**-0.25 for tokens in BUDGETS))
     assert all(rise.nats_per_doubling.estimate < 0 for rise in actual.rises)
-    assert told(actual) == []
+    assert lines_on_rises(actual) == []
 
 
 @pytest.mark.slow
 def test_chance_is_not_said_to_rise(tmp_path: Path) -> None:
     """A straight line in the logarithm is the edge of what power laws do; one seed a cell says nothing of chance."""
-    assert told(evidence(tmp_path / "line", 5.2, 4.9, 4.6, 4.3)) == []
+    assert lines_on_rises(evidence(tmp_path / "line", 5.2, 4.9, 4.6, 4.3)) == []
     single = evidence(tmp_path / "single", 5.3, 5.1, 4.6, 4.3, seeds=1)
     assert {rise.nats_per_doubling.interval for rise in single.rises} == {None}
-    assert told(single) == []
+    assert lines_on_rises(single) == []
     assert rises_of(single.cells[:2], {}) == ()
 
 
@@ -89,8 +89,8 @@ def test_cells_off_their_best_rate_say_nothing_of_laws(tmp_path: Path) -> None:
         for rate in (8e-3, 1.6e-2, 3.2e-2) if tokens == 2e6 else low:
             add_run(folder, run_config(1, 64, rate, seed=seed, tokens=tokens))
     folder.write_ledger()
-    assert told(gather(folder)) == []
-    assert len(told(gather(folder, include_unbracketed=True))) == 1
+    assert lines_on_rises(gather(folder)) == []
+    assert len(lines_on_rises(gather(folder, include_unbracketed=True))) == 1
 
 
 def gain(fewer: int, more: int, nats: float) -> TokenGain:

@@ -99,9 +99,9 @@ def test_there_is_no_verdict_on_shapes_and_steps_whose_order_was_not_measured_bu
     assert evidence.averages == ()
     assert {gain.status for gain in evidence.token_gains} == {"decided"}
     assert not any(one.status == "decided" for one in evidence.dominances)
-    told = " ".join(loss_findings(evidence))
-    assert "No verdict on 4 steps to a larger size" not in told, "pairs of shapes say it"
-    assert "word order was not measured, without which losses say little; new runs measure it." in told
+    text = " ".join(loss_findings(evidence))
+    assert "No verdict on 4 steps to a larger size" not in text, "pairs of shapes say it"
+    assert "word order was not measured, without which losses say little; new runs measure it." in text
 
 
 def test_a_verdict_on_variants_says_that_their_order_was_not_measured(tmp_path: Path) -> None:

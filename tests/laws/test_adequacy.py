@@ -242,12 +242,12 @@ def test_a_missed_forecast_is_part_of_the_status(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_intervals_widen_by_what_held_out_rows_showed() -> None:
     actual = missing_its_largest()
-    told = actual.forecast
-    assert isinstance(told, Forecast)
-    assert told.missed_by > 2
+    forecast = actual.forecast
+    assert isinstance(forecast, Forecast)
+    assert forecast.missed_by > 2
     points = actual.fit.observations
-    narrow, wide = (forecast_rows(actual.fit, points, widening) for widening in (1.0, told.missed_by))
-    np.testing.assert_allclose(np.log(wide.high / wide.predicted), told.missed_by * np.log(narrow.high / narrow.predicted))
+    narrow, wide = (forecast_rows(actual.fit, points, widening) for widening in (1.0, forecast.missed_by))
+    np.testing.assert_allclose(np.log(wide.high / wide.predicted), forecast.missed_by * np.log(narrow.high / narrow.predicted))
     endless = forecast_rows(actual.fit, points, 1e9)
     assert not endless.has_interval
     json.dumps(endless.to_dict(), allow_nan=False)

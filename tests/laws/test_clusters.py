@@ -109,11 +109,11 @@ def test_intervals_over_what_belongs_together_hold_the_truth(sizes: int) -> None
 @pytest.mark.parametrize("sizes", [6, 12])
 def test_the_order_of_rows_moves_no_interval(sizes: int) -> None:
     frame = runs(sizes=sizes)
-    told, turned = fitted(frame), fitted(frame.iloc[::-1].reset_index(drop=True))
-    assert told.fit.status == turned.fit.status
-    for name, interval in told.fit.intervals.items():
+    original, turned = fitted(frame), fitted(frame.iloc[::-1].reset_index(drop=True))
+    assert original.fit.status == turned.fit.status
+    for name, interval in original.fit.intervals.items():
         assert turned.fit.intervals[name] == pytest.approx(interval, rel=1e-6)
-    forecasts = [one.forecast for one in (told, turned) if isinstance(one.forecast, Forecast)]
+    forecasts = [one.forecast for one in (original, turned) if isinstance(one.forecast, Forecast)]
     ends = [np.sort(np.concatenate([one.low, one.high])) for one in forecasts]
     np.testing.assert_allclose(ends[0], ends[1], rtol=1e-6)
 

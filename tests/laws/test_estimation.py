@@ -208,26 +208,26 @@ def test_terms_that_no_row_tells_apart_have_no_intervals() -> None:
     assert fitted.intervals == {}
 
 
-@pytest.mark.parametrize(("seeds", "told"), [(2, False), (3, True)])
-def test_curves_between_two_seeds_of_few_shapes_have_no_interval(seeds: int, told: bool) -> None:
+@pytest.mark.parametrize(("seeds", "identified"), [(2, False), (3, True)])
+def test_curves_between_two_seeds_of_few_shapes_have_no_interval(seeds: int, identified: bool) -> None:
     """Every resample stayed at the estimate, so that the intervals were as narrow as rounding."""
     sizes = np.repeat([1e5, 1.2e5, 1.7e5, 2e5], seeds)
     off = np.tile([-0.02, 0.02, 0.005][:seeds], 4) * np.repeat([1, 1.2, 0.8, 1.1], seeds)
     points = Observations.of({"parameters": sizes}, (3 + 13 * sizes**-0.15) * np.exp(off), sizes.astype(int))
     fitted = fit(LAWS["power-floor"], points, Settings(bootstrap=100))
-    assert bool(fitted.intervals) == told
-    assert fitted.status == "weakly_identified" or told
+    assert bool(fitted.intervals) == identified
+    assert fitted.status == "weakly_identified" or identified
 
 
 def test_the_rows_farthest_off_are_told_the_farthest_first() -> None:
     points = observed(LAWS["power"], rows=12)
     off = np.exp(np.where(np.arange(12) == 7, -0.3, np.where(np.arange(12) == 4, 0.2, 0)))
     fitted = fit(LAWS["power"], replace(points, response=points.response * off), Settings(bootstrap=0))
-    told = fitted.to_dict()["residuals"]
-    assert [one["row"] for one in told["largest"][:2]] == ["row 7", "row 4"]
-    assert told["largest"][0]["residual"] == pytest.approx(0.3, abs=0.01)
-    assert len(told["largest"]) == 5
-    assert told["root_mean_square"] == pytest.approx(((0.3**2 + 0.2**2) / 12) ** 0.5, rel=0.05)
+    residuals = fitted.to_dict()["residuals"]
+    assert [one["row"] for one in residuals["largest"][:2]] == ["row 7", "row 4"]
+    assert residuals["largest"][0]["residual"] == pytest.approx(0.3, abs=0.01)
+    assert len(residuals["largest"]) == 5
+    assert residuals["root_mean_square"] == pytest.approx(((0.3**2 + 0.2**2) / 12) ** 0.5, rel=0.05)
 
 
 def test_the_covariance_of_one_cluster_which_is_rounding_is_saved_as_zero() -> None:
@@ -247,9 +247,9 @@ def test_too_few_points_and_single_sizes_are_refused_at_once() -> None:
     points = Observations.of({"parameters": np.full(4, 1e6), "tokens": np.geomspace(1e8, 1e9, 4)}, np.full(4, 3.0))
     with pytest.raises(InputError) as refused:
         fit(CHINCHILLA, points)
-    told = str(refused.value)
-    assert "5 parameters need 6 or more different points, got 4" in told
-    assert "parameters: is 1e+06 in all 4 rows" in told
+    message = str(refused.value)
+    assert "5 parameters need 6 or more different points, got 4" in message
+    assert "parameters: is 1e+06 in all 4 rows" in message
 
 
 def test_a_loss_that_is_the_same_everywhere_is_refused() -> None:
@@ -268,11 +268,11 @@ def test_replicates_of_few_sizes_do_not_make_a_law() -> None:
 
 
 def test_forecast_holds_out_the_largest_runs_and_covers_them() -> None:
-    told = forecast(CHINCHILLA, observed(CHINCHILLA, noise=0.005), share=0.2)
-    assert isinstance(told, Forecast)
-    assert 60 <= len(told.labels) == 300 - told.n_fitted < 70
-    assert np.abs(told.errors).mean() < 0.01
-    assert 0.85 < told.covered.mean() <= 1
+    actual = forecast(CHINCHILLA, observed(CHINCHILLA, noise=0.005), share=0.2)
+    assert isinstance(actual, Forecast)
+    assert 60 <= len(actual.labels) == 300 - actual.n_fitted < 70
+    assert np.abs(actual.errors).mean() < 0.01
+    assert 0.85 < actual.covered.mean() <= 1
 
 
 def test_seeds_and_models_of_one_budget_are_held_out_together() -> None:
@@ -289,8 +289,8 @@ def test_nothing_is_forecast_where_every_run_reaches_the_largest_budget() -> Non
     points = observed(CHINCHILLA, rows=48)
     every = np.arange(48) % 8
     budget = np.where(np.arange(48) < 8, 2.0, 1.0)
-    told = forecast(CHINCHILLA, replace(points, runs=every, budget=budget))
-    assert told == "none: every run reaches the largest budget, so no smaller one is left to forecast from"
+    actual = forecast(CHINCHILLA, replace(points, runs=every, budget=budget))
+    assert actual == "none: every run reaches the largest budget, so no smaller one is left to forecast from"
     few = forecast(CHINCHILLA, replace(points, runs=every, budget=np.where(every < 4, budget, 1.0)).where(every != 5))
     assert isinstance(few, Forecast)
 
@@ -302,12 +302,12 @@ def test_runs_are_held_out_whole_and_the_forecast_is_of_what_lies_beyond_the_oth
     columns = {"parameters": 10 ** random.uniform(6, 8, 20)[runs], "tokens": 1e7 * steps * np.where(runs < 2, 2, 1)}
     loss = CHINCHILLA.predict(TRUTHS["chinchilla"], columns) * np.exp(random.normal(0, 0.005, 80))
     points = replace(Observations.of(columns, loss, runs), budget=columns["tokens"])
-    told = forecast(CHINCHILLA, points)
-    assert isinstance(told, Forecast)
-    assert told.n_fitted == 72
-    assert told.labels == ("row 3", "row 7")
-    assert told.extrapolation == 2
-    assert "2 rows beyond the budgets fitted, up to 2 times the largest: mean |error|" in forecast_to_text(told)
+    actual = forecast(CHINCHILLA, points)
+    assert isinstance(actual, Forecast)
+    assert actual.n_fitted == 72
+    assert actual.labels == ("row 3", "row 7")
+    assert actual.extrapolation == 2
+    assert "2 rows beyond the budgets fitted, up to 2 times the largest: mean |error|" in forecast_to_text(actual)
 
 
 @pytest.mark.parametrize(
@@ -323,12 +323,12 @@ def test_rows_that_miss_a_law_together_are_not_counted_as_drawn_apart(clusters: 
     sizes = np.repeat([1e6, 2e6, 4e6, 8e6, 16e6, 17e6], 3)
     noise = np.exp(np.random.default_rng(0).normal(0, 0.003, 18))
     points = Observations.of({"parameters": sizes}, 3 * sizes**-0.05 * noise)
-    told = forecast(LAWS["power"], replace(points, clusters=np.array(clusters)), Settings(bootstrap=50, starts=4))
-    assert isinstance(told, Forecast)
-    assert told.coverage.endswith(words)
-    assert forecast_to_text(told).endswith(words)
+    actual = forecast(LAWS["power"], replace(points, clusters=np.array(clusters)), Settings(bootstrap=50, starts=4))
+    assert isinstance(actual, Forecast)
+    assert actual.coverage.endswith(words)
+    assert forecast_to_text(actual).endswith(words)
     count, kind = words.removeprefix("of 6 rows of ").split()
-    assert told.to_dict()["apart"] == {"of": kind.rstrip("s"), "n": int(count)}
+    assert actual.to_dict()["apart"] == {"of": kind.rstrip("s"), "n": int(count)}
 
 
 def test_residuals_of_a_forecast_are_widened_by_what_the_parameters_took() -> None:
@@ -359,9 +359,9 @@ def test_forecasts_of_few_sizes_cover_as_often_as_they_say() -> None:
     sizes = np.geomspace(1e5, 1e8, 7)
     for _ in range(100):
         points = Observations.of({"parameters": sizes}, 30 * sizes**-0.2 * np.exp(draw.normal(0, 0.005, 7)))
-        told = forecast(law, points, Settings(bootstrap=200, starts=2))
-        assert isinstance(told, Forecast)
-        covered += int(told.covered.sum())
+        actual = forecast(law, points, Settings(bootstrap=200, starts=2))
+        assert isinstance(actual, Forecast)
+        covered += int(actual.covered.sum())
     assert covered >= 91
 
 
@@ -371,10 +371,10 @@ def test_errors_of_a_forecast_are_shares_of_what_was_measured_or_differences(
 ) -> None:
     none = np.full(2, np.nan)
     measured, predicted = np.array([2.0, 4.0]), np.array([2.2, 3.2])
-    told = Forecast("converged", 9, ("a", "b"), measured, predicted, none, none, 2.0, relative, (2, "run"))
-    np.testing.assert_allclose(told.errors, errors)
-    assert told.mean_error == mean
-    assert not told.covered.any()
+    actual = Forecast("converged", 9, ("a", "b"), measured, predicted, none, none, 2.0, relative, (2, "run"))
+    np.testing.assert_allclose(actual.errors, errors)
+    assert actual.mean_error == mean
+    assert not actual.covered.any()
 
 
 def test_forecast_of_too_few_points_says_so() -> None:
@@ -498,13 +498,13 @@ def test_a_law_that_misses_its_settings_is_told_from_noise() -> None:
         fitted = fit(LAWS["power"], points, Settings(huber_delta=np.inf, bootstrap=0, starts=2))
         noise = replicate_noise(points)
         assert noise is not None
-        told = measure_lack_of_fit(fitted.residuals, 2, noise)
-        assert told is not None
-        one.append(told)
-    assert 1 <= sum(told.p_value < 0.05 for told in actual[0.0]) <= 11
-    assert np.median([told.ratio for told in actual[0.0]]) == pytest.approx(1, rel=0.15)
-    assert sum(told.p_value < 0.05 for told in actual[0.006]) >= 98
-    assert np.median([told.ratio for told in actual[0.006]]) == pytest.approx(np.sqrt(1 + 3 * 3**2), rel=0.15)
+        misfit = measure_lack_of_fit(fitted.residuals, 2, noise)
+        assert misfit is not None
+        one.append(misfit)
+    assert 1 <= sum(misfit.p_value < 0.05 for misfit in actual[0.0]) <= 11
+    assert np.median([misfit.ratio for misfit in actual[0.0]]) == pytest.approx(1, rel=0.15)
+    assert sum(misfit.p_value < 0.05 for misfit in actual[0.006]) >= 98
+    assert np.median([misfit.ratio for misfit in actual[0.006]]) == pytest.approx(np.sqrt(1 + 3 * 3**2), rel=0.15)
 
 
 def test_a_misfit_is_that_of_least_squares_whatever_loss_the_law_is_fitted_by() -> None:
@@ -515,13 +515,13 @@ def test_a_misfit_is_that_of_least_squares_whatever_loss_the_law_is_fitted_by() 
     assert np.sum(robust.residuals**2) > 1.01 * np.sum(squares.residuals**2)
     noise = replicate_noise(points)
     assert noise is not None
-    told, expected = (
+    actual, expected = (
         LawFit(Mock(), 0.1, robust, {}, noise, "none").lack_of_fit,
         measure_lack_of_fit(squares.residuals, 3, noise),
     )
-    assert told is not None
+    assert actual is not None
     assert expected is not None
-    assert (told.ratio, told.p_value) == pytest.approx((expected.ratio, expected.p_value), rel=1e-4)
+    assert (actual.ratio, actual.p_value) == pytest.approx((expected.ratio, expected.p_value), rel=1e-4)
 
 
 def test_no_misfit_is_told_where_settings_are_as_many_as_parameters_or_replicates_agree() -> None:

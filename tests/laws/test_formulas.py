@@ -105,7 +105,7 @@ def test_derivatives_of_every_operation_agree_with_differences() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("E + __import__('os').system('true')*N", "not arithmetic of names and numbers with exp, log and sqrt"),
         ("E + A*N[0]", "not arithmetic"),
@@ -124,10 +124,10 @@ def test_derivatives_of_every_operation_agree_with_differences() -> None:
         ("+".join(["A*N"] * 400), "longer than 1000 characters"),
     ],
 )
-def test_text_outside_the_grammar_is_refused(text: str, told: str) -> None:
+def test_text_outside_the_grammar_is_refused(text: str, message: str) -> None:
     with pytest.raises(InputError, match=r"^--law: ") as refused:
         find_law(text)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_formula_may_stand_in_a_file(tmp_path: Path) -> None:
@@ -192,16 +192,16 @@ def test_a_response_below_zero_is_fitted_where_residuals_are_linear_and_refused_
             assert fitted.law.definition.endswith(" in -100..100") or floor == -1.5
             assert fitted.estimates["E"] == pytest.approx(floor, abs=0.1)
             assert find_law(fitted.law.definition, table=table) == fitted.law
-        told = r"loss \(unigram_loss\): must be positive, but is not in row \d+ .* or give --space linear$"
-        with pytest.raises(InputError, match=told):
+        message = r"loss \(unigram_loss\): must be positive, but is not in row \d+ .* or give --space linear$"
+        with pytest.raises(InputError, match=message):
             fit_table(TableQuery(table), "E + A*n_dense^-a", Settings(bootstrap=0))
 
 
 def test_a_parameter_on_zero_for_lack_of_a_range_is_told_with_the_range() -> None:
     size = np.geomspace(1e7, 1e9, 20)
     points = Observations.of({"parameters": size}, 2 - 0.05 * np.log(size / 1e8))
-    (told,) = [reason for reason in fit(find_law("E + k*log(N)"), points, Settings(bootstrap=0)).reasons if "bound" in reason]
-    assert told == "k is on its bound of 0; a range lets it be lower, as in 'k in -10..10'"
+    (reason,) = [reason for reason in fit(find_law("E + k*log(N)"), points, Settings(bootstrap=0)).reasons if "bound" in reason]
+    assert reason == "k is on its bound of 0; a range lets it be lower, as in 'k in -10..10'"
     free = fit(find_law("E + k*log(N); k in -10..10"), points, Settings(bootstrap=0))
     assert free.estimates["k"] == pytest.approx(-0.05, rel=1e-6)
 

@@ -205,7 +205,7 @@ def test_the_interval_of_a_line_is_student_s() -> None:
 @pytest.mark.parametrize("approach", [envelope, hull])
 @pytest.mark.parametrize("checkpoints", [1, 2])
 @pytest.mark.parametrize(
-    ("sizes", "told"),
+    ("sizes", "reason"),
     [
         ([1e8, 2e8], "its line goes through 2 best models, and an interval needs 3 or more"),
         ([1e8, 1e8, 1.001e8], "the 3 best models that its line goes through are of one size"),
@@ -213,16 +213,16 @@ def test_the_interval_of_a_line_is_student_s() -> None:
     ],
 )
 def test_a_line_through_two_best_models_or_one_size_has_no_interval(
-    approach: Approach, checkpoints: int, sizes: list[float], told: str | None
+    approach: Approach, checkpoints: int, sizes: list[float], reason: str | None
 ) -> None:
     """Whether the rows are runs or some of them share one."""
     flops = np.geomspace(1e18, 1e20, len(sizes))
     rows = among_worse(np.array(sizes), flops, np.array([4.0, 3.4, 3.0])[: len(sizes)])
     columns = {"parameters": rows[0], "tokens": rows[1] / rows[0] / 6}
     actual = resample_frontier(Observations.of(columns, rows[2], np.arange(len(rows[0])) // checkpoints), approach)
-    assert (actual.interval is None) == (told is not None)
-    if told is not None:
-        assert (actual.status, actual.reasons) == ("weakly_identified", (told,))
+    assert (actual.interval is None) == (reason is not None)
+    if reason is not None:
+        assert (actual.status, actual.reasons) == ("weakly_identified", (reason,))
 
 
 @pytest.mark.parametrize(("approach", "covered"), [(hull, 0.75), (envelope, 0.75)])
@@ -382,7 +382,7 @@ def test_a_law_without_one_of_its_terms_has_no_best_split() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "tokens", "told"),
+    ("parameters", "tokens", "reason"),
     [
         (np.geomspace(1e6, 1e8, 30), 20 * np.geomspace(1e6, 1e8, 30), "tokens go as parameters^1.00 in all 30 rows"),
         (np.geomspace(1e6, 1e8, 30), np.geomspace(1e8, 1e9, 30), "tokens go as parameters^0.50 in all 30 rows"),
@@ -390,8 +390,8 @@ def test_a_law_without_one_of_its_terms_has_no_best_split() -> None:
         (np.geomspace(1e6, 1e8, 30), np.full(30, 1e8), "all 30 rows have the same tokens (1e+08)"),
     ],
 )
-def test_runs_that_split_each_budget_in_one_way_have_no_frontier(parameters: Floats, tokens: Floats, told: str) -> None:
-    with pytest.raises(InputError, match=re.escape(f"compute: the best split is undetermined: {told}")):
+def test_runs_that_split_each_budget_in_one_way_have_no_frontier(parameters: Floats, tokens: Floats, reason: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"compute: the best split is undetermined: {reason}")):
         check_split(parameters, tokens)
 
 

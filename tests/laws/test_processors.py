@@ -171,8 +171,8 @@ def test_a_flat_optimum_is_named_and_has_no_interval() -> None:
 
 def test_numbers_are_rounded_to_the_digits_of_their_interval() -> None:
     fitted = fit(LAWS["chinchilla"], observed(LAWS["chinchilla"], rows=40), Settings(bootstrap=100))
-    told = fitted.to_dict()
-    for name, value in told["estimates"].items():
-        low, high = told["intervals"][name]
+    as_dict = fitted.to_dict()
+    for name, value in as_dict["estimates"].items():
+        low, high = as_dict["intervals"][name]
         assert value == pytest.approx(fitted.estimates[name], abs=1e-5 * (high - low))
         assert len(f"{value:.15g}".replace(".", "").lstrip("0")) <= 9

@@ -172,9 +172,9 @@ def test_rows_that_agree_in_all_that_is_read_and_differ_elsewhere_are_told(tmp_p
     data = table()
     twice = pd.concat([data, data.iloc[[5, 7]]]).assign(number=range(22))
     points = read(tmp_path, twice)
-    told, together = points.warnings
+    differing, together = points.warnings
     assert "rows of a setting count as one" in together
-    assert told.startswith("2 rows (row 21, row 22) equal an earlier row in Model Size, tok, final/loss but differ")
+    assert differing.startswith("2 rows (row 21, row 22) equal an earlier row in Model Size, tok, final/loss but differ")
     assert (len(points), points.excluded) == (22, {})
     assert read(tmp_path, twice, where="number < 20").warnings == ()
     assert read(tmp_path, twice.assign(tok=twice["tok"] + 1e3 * twice["number"])).warnings == ()
@@ -190,9 +190,9 @@ def test_rows_without_a_budget_are_left_out_with_reasons(tmp_path: Path, source:
     points = read(tmp_path, data, **source)
     assert list(points.excluded.items()) == [("row 3", "C is missing"), ("row 5", "C is infinite")]
     np.testing.assert_allclose(points.budget, data["C"].drop([2, 4]), rtol=1e-12)
-    told = forecast(CHINCHILLA, points, Settings(bootstrap=0))
-    assert isinstance(told, Forecast)
-    assert np.isfinite(told.extrapolation)
+    actual = forecast(CHINCHILLA, points, Settings(bootstrap=0))
+    assert isinstance(actual, Forecast)
+    assert np.isfinite(actual.extrapolation)
 
 
 @pytest.mark.parametrize("source", ORDERS, ids=["budget", "flops"])
@@ -226,9 +226,9 @@ def test_a_missing_column_is_told_with_the_options_that_were_found(tmp_path: Pat
     frame = pd.DataFrame({"lr": [1e-3], "bsz": [64], "data size": [1e9], "lm_loss": [2.0]})
     with pytest.raises(InputError) as refused:
         read_observations(TableQuery(RunTable(tmp_path / "t.csv", frame)), LAWS["learning-rate-batch"])
-    told = [str(problem) for problem in refused.value.problems]
-    assert told[:2] == ["--parameters: is needed", "--tokens: is needed"]
-    assert told[-1] == f"{tmp_path / 't.csv'}: is read with --learning-rate lr, --batch bsz, --loss lm_loss"
+    problems = [str(problem) for problem in refused.value.problems]
+    assert problems[:2] == ["--parameters: is needed", "--tokens: is needed"]
+    assert problems[-1] == f"{tmp_path / 't.csv'}: is read with --learning-rate lr, --batch bsz, --loss lm_loss"
     own = find_law("E + A*N^-a + B*exp(-`data size`)", table=RunTable(tmp_path / "t.csv", frame))
     with pytest.raises(InputError, match=r"is read with --loss lm_loss$"):
         read_observations(TableQuery(RunTable(tmp_path / "t.csv", frame)), own)

@@ -38,11 +38,11 @@ def test_both_ways_forecast_the_largest_scores(table: Path) -> None:
         TableQuery(RunTable.read(table), {"score": "`accuracy %`/100"}), Settings(bootstrap=100, huber_delta=0.01, starts=16)
     )
     assert fitted.two_steps.score.estimates == pytest.approx(TRUE_SCORE, abs=0.3, rel=0.1)
-    for told in (fitted.two_step_forecast, fitted.single_step_forecast):
-        assert isinstance(told, Forecast)
-        assert len(told.labels) == 12
-        assert np.abs(told.errors).mean() < 0.02
-        assert told.covered.mean() > 0.6
+    for forecast in (fitted.two_step_forecast, fitted.single_step_forecast):
+        assert isinstance(forecast, Forecast)
+        assert len(forecast.labels) == 12
+        assert np.abs(forecast.errors).mean() < 0.02
+        assert forecast.covered.mean() > 0.6
     plain = fitted.to_dict()
     assert plain["two_steps"]["score"]["status"] == "converged"
     assert {"law", "status", "estimates", "forecast"} <= plain["single_step"].keys()
@@ -83,8 +83,8 @@ def test_a_score_of_zero_is_fitted_as_it_is_and_refused_in_logarithms(table: Pat
     fitted = fit_score(source, Settings(bootstrap=0, starts=16))
     assert fitted.two_steps.score.n == 120
     assert json.loads(json.dumps(fitted.to_dict(), allow_nan=False))["two_steps"]["forecast"]["n_forecast"] == 12
-    told = r"score: is zero or below in 2 rows \(row 5, row 8\), which has no logarithm; give --space linear"
-    with pytest.raises(InputError, match=told):
+    message = r"score: is zero or below in 2 rows \(row 5, row 8\), which has no logarithm; give --space linear"
+    with pytest.raises(InputError, match=message):
         fit(LAWS["score-of-loss"], read_observations(source, LAWS["score-of-loss"]), Settings(bootstrap=0))
 
 

@@ -29,7 +29,7 @@ def test_a_restart_that_gains_a_hundred_millionth_shows_a_failed_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sound", "weak", "told"),
+    ("sound", "weak", "weakness"),
     [
         ({"condition": 0.9e8}, {"condition": 1.1e8}, "the condition number is 1.1e+08"),
         ({"rows": 6}, {"rows": 5}, "5 different points leave 2 degrees of freedom for 3 parameters"),
@@ -42,9 +42,9 @@ def test_a_restart_that_gains_a_hundred_millionth_shows_a_failed_fit() -> None:
         ({"runs": 6}, {"runs": 5}, "the rows are of 5 runs, too few to show how runs scatter"),
     ],
 )
-def test_rows_that_hardly_tell_the_parameters_are_named(sound: dict[str, Any], weak: dict[str, Any], told: str) -> None:
+def test_rows_that_hardly_tell_the_parameters_are_named(sound: dict[str, Any], weak: dict[str, Any], weakness: str) -> None:
     assert weaknesses_of(**sound) == []
-    assert weaknesses_of(**weak) == [told]
+    assert weaknesses_of(**weak) == [weakness]
 
 
 def weaknesses_of(

@@ -82,10 +82,10 @@ def differences_of_kernels() -> dict[str, float]:
     losses = F.cross_entropy(logits[:, :50], labels, ignore_index=IGNORED, reduction="none")
     (expected,) = torch.autograd.grad(3 * losses.sum(), logits)
     written = logits.detach().clone()
-    told, normalisers = kernels().cross_entropy(written, labels, 50, IGNORED)
+    kernel_losses, normalisers = kernels().cross_entropy(written, labels, 50, IGNORED)
     sums = kernels().write_cross_entropy_gradient(written, labels, normalisers, torch.tensor(3.0), 50, IGNORED)
     actual |= {
-        "losses": far(told, losses),
+        "losses": far(kernel_losses, losses),
         "gradient of the losses": far(written, expected),
         "sums of that gradient": far(sums, expected.sum(0)),
     }
@@ -242,8 +242,8 @@ def built(kinds: dict[str, tuple[list[str], dict[str, Any], int]]) -> dict[str, 
         source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
         made = build(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
         binary.write_bytes(made.asm["cubin"])
-        told = subprocess.run([tool, "-res-usage", binary], capture_output=True, text=True, check=True).stdout
-        actual[name] = (made.metadata.shared, told)
+        usage = subprocess.run([tool, "-res-usage", binary], capture_output=True, text=True, check=True).stdout
+        actual[name] = (made.metadata.shared, usage)
     return actual
 
 
@@ -312,8 +312,8 @@ def test_a_kernels_row_tells_its_part_of_the_memorys_rate_and_faster_divisions(m
     assert row["share_of_bandwidth"] == pytest.approx(0.5)
     assert row["versus"] == pytest.approx(4.0)
     assert row["divisions"] == {"warps 8": pytest.approx(2.5e-6), "warps 16": None}
-    told = "GELU, time 5 µs, of bandwidth 50%, x torch 4.00, faster 2.5 µs with warps 8"
-    assert as_line("kernels", row) == f"kernels: {told}"
+    expected = "GELU, time 5 µs, of bandwidth 50%, x torch 4.00, faster 2.5 µs with warps 8"
+    assert as_line("kernels", row) == f"kernels: {expected}"
     assert as_text("kernels", [failure("kernels", "no Triton")]).splitlines()[-1].split(maxsplit=1) == ["kernels", "no Triton"]
 
 
@@ -381,7 +381,7 @@ def test_kernels_build_for_a_hopper_and_fit_its_registers_and_memory(tmp_path: P
     actual = apart(built, BUILT)
     assert len(actual) == 11
     assert {name: shared for name, (shared, _) in actual.items() if shared > HOPPERS_SHARED_BYTES} == {}
-    assert {name: told for name, (_, told) in actual.items() if re.findall(r"STACK:(\d+)", told) != ["0"]} == {}
+    assert {name: usage for name, (_, usage) in actual.items() if re.findall(r"STACK:(\d+)", usage) != ["0"]} == {}
 
 
 @needs_gpu

@@ -110,11 +110,11 @@ def test_joint_products_are_orthogonalised_part_by_part(activation: str) -> None
 def test_muon_has_the_matrices_of_the_blocks_and_adamw_all_else() -> None:
     model = MaskedLanguageModel(architecture(embedding_width=8, activation="swiglu"))
     optimizer = optimizer_of(model, recipe(learning_rate=1e-3, muon_rate_ratio=5, weight_decay=0.3))
-    told = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     inside = {id(layer.weight): layer.matrices for layer in model.encoder.blocks.modules() if isinstance(layer, Linear)}
     assert sorted(inside.values()) == [1, 1, 1, 1, 2, 2, 3, 3]
     for name, parameter in model.named_parameters():
-        group = told[id(parameter)]
+        group = groups[id(parameter)]
         assert group["matrices"] == inside.get(id(parameter), 0), name
         assert group["lr"] == pytest.approx(5e-3 if id(parameter) in inside else 1e-3), name
         assert group["weight_decay"] == (0.3 if parameter.ndim == 2 else 0.0), name

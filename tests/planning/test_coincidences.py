@@ -145,8 +145,8 @@ def test_every_planned_run_trains_something_of_its_own() -> None:
 
 def test_what_is_trained_once_is_said_and_so_is_a_base_without_effect() -> None:
     lines = cost_lines(estimate_cost(Plan(sweep(vary=DECAYS)), [CORE]))
-    told = "schedule=linear, decay_fraction=0.2 is schedule=linear, decay_fraction=0.1"
-    assert f"Trained once: {told}: {WSD_ALONE}." in lines
+    coincidence = "schedule=linear, decay_fraction=0.2 is schedule=linear, decay_fraction=0.1"
+    assert f"Trained once: {coincidence}: {WSD_ALONE}." in lines
     estimate = estimate_cost(Plan(sweep(base={"recipe": {"decay_fraction": 0.1}})), [CORE])
     assert estimate.to_dict()["without_effect"] == {"recipe.decay_fraction": WSD_ALONE}
     assert any(line.startswith(f"base.recipe.decay_fraction has no effect: {WSD_ALONE}.") for line in cost_lines(estimate))

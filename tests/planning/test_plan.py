@@ -38,7 +38,7 @@ def rate(config: RunConfig) -> float:
     return config.recipe.learning_rate
 
 
-def told(**changes: Any) -> dict[str, str]:
+def problems_of(**changes: Any) -> dict[str, str]:
     spec = parsed(**changes)
     with pytest.raises(InputError) as caught:
         Plan(spec).check()
@@ -93,8 +93,10 @@ def test_each_setting_has_every_shape_and_a_search_of_its_own() -> None:
 
 
 def test_a_value_that_no_run_can_have_is_told_by_its_knob() -> None:
-    assert told(vary={"architecture.norm": ["post", "rms"]}).keys() == {"vary.architecture.norm"}
-    assert "warmup_fraction" in str(told(vary={"recipe.warmup_fraction": [0.1, 0.9]}, base={"recipe": {"schedule": "wsd"}}))
+    assert problems_of(vary={"architecture.norm": ["post", "rms"]}).keys() == {"vary.architecture.norm"}
+    assert "warmup_fraction" in str(
+        problems_of(vary={"recipe.warmup_fraction": [0.1, 0.9]}, base={"recipe": {"schedule": "wsd"}})
+    )
 
 
 def test_schedules_that_are_compared_keep_one_warmup() -> None:
@@ -133,7 +135,7 @@ def test_equal_total_parameters_are_solved_for_each_vocabulary_that_is_compared(
 
 def test_a_target_of_total_parameters_is_refused_by_the_count_that_missed_it() -> None:
     shapes = {"grid": None, "iso_parameters": [5e5], "count": "total", "depth": [1], "width_multiple": 200}
-    (problem,) = told(shapes=shapes).values()
+    (problem,) = problems_of(shapes=shapes).values()
     (shape,) = (cell.config.architecture for cell in cells(sweep(shapes=shapes | {"tolerance": 0.99})))
     assert f"the nearest width, 200, has {parameters(shape).parameters:,} parameters" in problem
 
@@ -149,7 +151,7 @@ def test_a_target_is_met_exactly_by_a_shape_of_its_size_with_the_norm_of_the_bas
 @pytest.mark.parametrize("target", [4e5, 2.5e5])
 def test_a_target_is_refused_where_the_nearest_width_has_too_few_or_too_many(target: float) -> None:
     place = f"shapes.iso_parameters {target:,.0f} at depth 1"
-    problems = told(shapes={"grid": None, "iso_parameters": [target], "depth": [1], "width_multiple": 160})
+    problems = problems_of(shapes={"grid": None, "iso_parameters": [target], "depth": [1], "width_multiple": 160})
     assert problems[place].startswith("the nearest width, 160, has 309,")
 
 
@@ -160,17 +162,17 @@ def test_widths_are_solved_for_in_multiples_of_a_head_width_that_is_asked_for() 
         assert [shape.head_width for shape in solved] == [head_width] * 2
         assert all(shape.width % 8 == 0 for shape in solved)
     free, usual = {"head_width": 32, "width_multiple": 4}, {"width_multiple": 4}
-    told = [
+    summaries = [
         cost_summary(estimate_cost(Plan(sweep(shapes=shapes | given)), [CORE])) for given in ({"head_width": 32}, free, usual)
     ]
-    assert ["The head width is " in lines for lines in told] == [False, True, False]
-    assert "The head width is 23 in L2-H92-A4-F368, the nearest possible to head_width" in told[1]
+    assert ["The head width is " in lines for lines in summaries] == [False, True, False]
+    assert "The head width is 23 in L2-H92-A4-F368, the nearest possible to head_width" in summaries[1]
 
 
 def test_a_search_is_refused_widths_that_its_head_width_does_not_divide() -> None:
     space = {"architecture.depth": {"low": 1, "high": 2}, "architecture.width": {"low": 16, "high": 64, "step": 8}}
     search = {"trials": 2, "space": space}
-    problems = told(shapes=None, search=search | {"head_width": 16})
+    problems = problems_of(shapes=None, search=search | {"head_width": 16})
     assert problems == {
         "search": "head_width 16 does not divide width 24, 40, 56; give one that does, or heads, or other widths"
     }
@@ -335,13 +337,13 @@ def test_records_of_other_runs_change_nothing() -> None:
     ],
 )  # fmt: skip
 def test_runs_that_cannot_be_are_told_before_anything_starts(changes: dict[str, Any], place: str, message: str) -> None:
-    problems = told(**changes)
+    problems = problems_of(**changes)
     assert list(problems) == [place]
     assert message in problems[place]
 
 
 def test_every_target_that_no_width_meets_is_told() -> None:
-    assert set(told(shapes={"grid": None, "iso_parameters": [100, 1e6, 200], "depth": [1]})) == {
+    assert set(problems_of(shapes={"grid": None, "iso_parameters": [100, 1e6, 200], "depth": [1]})) == {
         "shapes.iso_parameters 100 at depth 1",
         "shapes.iso_parameters 200 at depth 1",
     }
@@ -355,7 +357,7 @@ def test_a_space_is_checked_before_it_is_searched() -> None:
         "recipe.schedule": {"choices": ["linear", "sudden"]},
         "recipe.beta1": {"low": 0.9, "high": 1.0},
     }
-    problems = told(shapes=None, search={"trials": 2, "space": space})
+    problems = problems_of(shapes=None, search={"trials": 2, "space": space})
     assert set(problems) == {f"search.space.{key}" for key in ("architecture.heads", "recipe.schedule", "recipe.beta1")}
     assert "do not divide width 20" in problems["search.space.architecture.heads"]
 
@@ -532,9 +534,9 @@ def test_runs_that_shared_a_gpu_do_not_time_those_that_have_one_alone() -> None:
 
 def test_a_bill_says_which_runs_it_does_not_count() -> None:
     slots = [Slot("cpu", (0,), 1)]
-    told = "Not counted: {} for each cell whose best tuned value is at an end of its range."
+    note = "Not counted: {} for each cell whose best tuned value is at an end of its range."
     for seeds, runs in ((1, "1 more run"), (3, "1 more run"), (4, "2 more runs"), (7, "3 more runs")):
-        assert told.format(runs) in cost_summary(estimate_cost(Plan(sweep(tune=RATES, seeds=seeds)), slots)).splitlines()
+        assert note.format(runs) in cost_summary(estimate_cost(Plan(sweep(tune=RATES, seeds=seeds)), slots)).splitlines()
     assert "Not counted" not in cost_summary(estimate_cost(Plan(sweep()), slots))
 
 
@@ -550,8 +552,8 @@ def test_a_bill_says_what_keeps_the_answer_from_deciding() -> None:
         ({"tune": RATES, "seeds": 3}, set()),
         (alone, set()),
     ):
-        told = cost_summary(estimate_cost(Plan(sweep(**changes)), [CORE]))
-        assert {line for line in (seeds, two, rate) if line in told} == lines, changes
+        text = cost_summary(estimate_cost(Plan(sweep(**changes)), [CORE]))
+        assert {line for line in (seeds, two, rate) if line in text} == lines, changes
     compared = sweep_values(Path("corpus.txt"), vary={"recipe.learning_rate": [1e-3, 2e-3]}, seeds=2)
     del compared["base"]["recipe"]["learning_rate"]
     assert rate not in cost_summary(estimate_cost(Plan(parse_sweep(compared)), [CORE]))
@@ -602,8 +604,8 @@ def test_a_plan_is_timed_in_the_precision_that_its_runs_will_have(tmp_path: Path
         run.write_config(cell.config)
         speed = {"bf16": 9e10, "fp32": 3e10}[precision]
         run.file_record(timed(cell.config, speed, precision=precision).model_copy(update={"run_id": run.run_id}))
-    told = {on: plan(spec, tmp_path, Resources(device="cpu", on=on)).basis for on in ("local", "slurm")}
-    assert told == {
+    bases = {on: plan(spec, tmp_path, Resources(device="cpu", on=on)).basis for on in ("local", "slurm")}
+    assert bases == {
         "local": "9e+10 FLOP/s a slot, by 1 earlier run of this sweep",
         "slurm": "6e+10 FLOP/s a slot, by 2 earlier runs of this sweep, in bf16 and fp32",
     }
@@ -712,8 +714,8 @@ def test_tuned_sizes_are_priced_at_the_dearest_where_budgets_go_with_the_paramet
     ],
 )
 def test_a_bill_names_the_scores_that_it_does_not_count(runs: dict[str, Any]) -> None:
-    told = cost_summary(estimate_cost(Plan(parsed(downstream=["docstring-package", "docstring-pairs"], **runs)), [CORE]))
-    assert "Not counted: the scores on 2 tasks, made once the runs have ended." in told.splitlines()
+    text = cost_summary(estimate_cost(Plan(parsed(downstream=["docstring-package", "docstring-pairs"], **runs)), [CORE]))
+    assert "Not counted: the scores on 2 tasks, made once the runs have ended." in text.splitlines()
 
 
 def test_a_search_that_tried_more_than_its_file_now_asks_for_has_nothing_left() -> None:
@@ -743,8 +745,10 @@ def test_steps_that_take_longer_than_their_flops_tell_are_timed_without_an_overh
     )
 
 
-@pytest.mark.parametrize(("times", "told"), [(0.9, "e+09 FLOP/s a slot, by"), (1.1, "1e+10 FLOP/s a slot and 1 ms a step, by")])
-def test_only_steps_of_fourfold_flops_tell_what_a_step_costs_beside_them(times: float, told: str) -> None:
+@pytest.mark.parametrize(
+    ("times", "expected"), [(0.9, "e+09 FLOP/s a slot, by"), (1.1, "1e+10 FLOP/s a slot and 1 ms a step, by")]
+)
+def test_only_steps_of_fourfold_flops_tell_what_a_step_costs_beside_them(times: float, expected: str) -> None:
     spec = sweep(shapes={"grid": {"depth": [4]}})
     config = cells(spec)[0].config
     least = flops_that_run(config) * config.recipe.batch_tokens
@@ -755,7 +759,7 @@ def test_only_steps_of_fourfold_flops_tell_what_a_step_costs_beside_them(times: 
         return record(config, environment=machine, train_flops=total, wall_seconds=config.steps * (1e-3 + flops / 1e10))
 
     actual = step_times(CORE, [took(least), took(4 * least * times)])
-    assert told in actual.basis
+    assert expected in actual.basis
 
 
 def test_runs_without_steps_or_a_time_or_a_machine_time_nothing() -> None:
@@ -799,9 +803,9 @@ def test_a_setting_that_is_wrong_is_told_where_it_stands() -> None:
         cells(
             sweep(vary={"architecture.layer_groups": ["none", 3], "architecture.activation": ["gelu", "swish"]}, shapes=shapes)
         )
-    told = {problem.place: problem.message for problem in error.value.problems}
-    assert "groups of layers exceed depth 2" in told["vary.architecture.layer_groups"]
-    assert "swiglu" in told["vary.architecture.activation"]
+    messages = {problem.place: problem.message for problem in error.value.problems}
+    assert "groups of layers exceed depth 2" in messages["vary.architecture.layer_groups"]
+    assert "swiglu" in messages["vary.architecture.activation"]
 
 
 def test_a_search_knows_tables_as_wide_as_the_blocks_for_its_own() -> None:

@@ -211,16 +211,16 @@ def test_the_end_of_a_run_is_no_check_nor_is_what_lies_between_two() -> None:
 
 def test_a_run_that_repeats_its_way_reports_what_comes_after_it(tmp_path: Path) -> None:
     """Resumed from a checkpoint before its last row, as a killed run is."""
-    wanted, told = config(tmp_path, recipe={"budget": {"steps": 90}}), list[tuple[int, float]]()
+    wanted, reported = config(tmp_path, recipe={"budget": {"steps": 90}}), list[tuple[int, float]]()
     run, prune = RunFolder(tmp_path / "run"), Prune(checks=10)
     run.write_config(wanted)
-    search = SimpleNamespace(report=lambda _, check, loss: told.append((check, loss)))
+    search = SimpleNamespace(report=lambda _, check, loss: reported.append((check, loss)))
     pruning = Pruning(search, prune, lambda _: run)  # type: ignore[arg-type]
     for losses in ([5.0, 4.0], [5.0], [5.0, 4.25, 3.0]):
         rows = ({"trainer/step": 10 * check, "val/loss": loss} for check, loss in enumerate(losses, 1))
         run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         pruning.look({wanted.key: wanted})
-    assert told[-1] == (3, 3.0)
+    assert reported[-1] == (3, 3.0)
 
 
 @pytest.fixture(scope="module")

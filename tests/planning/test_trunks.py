@@ -154,12 +154,12 @@ def test_what_is_spent_and_left_holds_a_trunk_once(tmp_path: Path) -> None:
         assert (begun.tokens, begun.spent_tokens, begun.train_flops) == (32 * 256, 0, 0)
         with branch.metrics_file.open("a") as file:
             file.write(json.dumps(rows[2]) + "\n")
-        told = status(folder)
-    (running,) = told.running
+        sweep_status = status(folder)
+    (running,) = sweep_status.running
     assert (running.tokens, running.spent_tokens) == (34 * 256, 2 * 256)
-    assert told.spent_flops == pytest.approx((80 + 2) * per_step)
-    assert told.remaining_flops == pytest.approx(6 * per_step)
-    assert (told.seconds_left, running.seconds_left) == pytest.approx((24, 24))
+    assert sweep_status.spent_flops == pytest.approx((80 + 2) * per_step)
+    assert sweep_status.remaining_flops == pytest.approx(6 * per_step)
+    assert (sweep_status.seconds_left, running.seconds_left) == pytest.approx((24, 24))
     branch.file_record(record(short, run_id=branch.run_id, **branch.spent(short.tokens, 256)))
     assert status(folder).spent_flops == pytest.approx((80 + 8) * per_step)
 

@@ -248,9 +248,9 @@ def test_a_check_that_fails_leaves_the_largest_its_own_best() -> None:
 def test_each_budget_and_setting_has_a_smallest_cell_of_its_own() -> None:
     vary = {"architecture.norm": ["post", "pre"]}
     planned = deep(tune=SMALLEST, budgets={"steps": [100, 400]}, vary=vary)
-    told = [(cell.config.architecture.norm, cell.config.architecture.depth, cell.config.steps) for cell in planned]
+    conditions = [(cell.config.architecture.norm, cell.config.architecture.depth, cell.config.steps) for cell in planned]
     sources = [None if cell.neighbour is None else cell.neighbour.config for cell in planned]
-    for (norm, depth, steps), source, cell in zip(told, sources, planned, strict=True):
+    for (norm, depth, steps), source, cell in zip(conditions, sources, planned, strict=True):
         expected = None if depth == 1 else (norm, 1, steps)
         assert (source and (source.architecture.norm, source.architecture.depth, source.steps)) == expected
         assert cell.checks == ((depth, steps) == (8, 400))
@@ -315,10 +315,10 @@ def test_what_one_seed_likes_best_is_not_chosen_where_another_likes_it_least() -
     cell = cells(sweep(tune=SEVEN, seeds=4))[0]
     records = {c.key: record(c, losses[c.recipe.learning_rate][c.seed]) for c in cell.wanted({})}
     assert {(c.recipe.learning_rate, c.seed) for c in cell.wanted(records)} == {(0.008, 2), (0.008, 3)}
-    assert told(cell, records).rates.chosen == 0.008
+    assert search_of(cell, records).rates.chosen == 0.008
 
 
-def told(cell: Cell, records: Mapping[str, RunRecord]) -> CellSearch:
+def search_of(cell: Cell, records: Mapping[str, RunRecord]) -> CellSearch:
     """What an answer says of the search of the one cell that has records."""
     (actual,) = searches(ledger([*records.values()], tuple(cell.spec.tune)), cell.spec.trial_seeds).values()
     return actual
@@ -364,7 +364,7 @@ def test_launch_answer_and_scoring_choose_the_same_values_whatever_was_launched_
         cell = cells(sweep(tune=tune, seeds=seeds, first_seed=first_seed), records.values())[0]
         while wanted := cell.wanted(records):
             records |= {config.key: ended(config) for config in wanted}
-        repeated, actual = cell.tuning(records).best, told(cell, records)
+        repeated, actual = cell.tuning(records).best, search_of(cell, records)
         chosen = {"recipe.learning_rate": actual.rates.chosen, **{knob.name: knob.chosen for knob in actual.knobs}}
         assert chosen == (repeated[0].values_of(chosen) if repeated else {"recipe.learning_rate": None})
         assert actual.rates.seeds == len(cell.spec.trial_seeds)
@@ -386,7 +386,7 @@ def test_the_best_so_far_is_that_of_the_answer_also_before_a_seed_has_tried_enou
     assert not cell.tuned(records)
     best = cell.tuning(records).best
     assert best is not None
-    assert best[0].recipe.learning_rate == told(cell, records).rates.chosen == 0.004
+    assert best[0].recipe.learning_rate == search_of(cell, records).rates.chosen == 0.004
 
 
 def test_the_best_of_an_earlier_range_is_repeated_and_not_that_of_the_range_alone() -> None:
@@ -402,7 +402,7 @@ def test_the_best_of_an_earlier_range_is_repeated_and_not_that_of_the_range_alon
             ended = (record(run, loss_of(run, lambda _: 0.002), run_id=run.fingerprint("data")) for run in wanted)
             records |= {one.config.key: one for one in ended}
     assert repeated == {(0.002, 1), (0.002, 2)}
-    assert told(cell, records).rates.chosen == 0.002
+    assert search_of(cell, records).rates.chosen == 0.002
     left = {key: one for key, one in records.items() if not one.config.seed}
     assert estimate_cost(Plan(plan.spec, [*left.values()]), [Slot("cpu", (0,), threads=1)]).runs_left == 2
 

@@ -227,8 +227,8 @@ def test_names_of_runs_that_learned_nothing_tell_them_apart_and_keep_clear_of_cr
             assert not any(extent.x0 <= x <= extent.x1 and extent.y0 <= y <= extent.y1 for x, y in places)
 
 
-@pytest.mark.parametrize(("of_one_rate", "told"), [(0, ""), (1, "; not shown: 1 cell of one rate")])
-def test_the_title_of_rates_counts_the_cells_that_are_not_shown(tmp_path: Path, of_one_rate: int, told: str) -> None:
+@pytest.mark.parametrize(("of_one_rate", "ending"), [(0, ""), (1, "; not shown: 1 cell of one rate")])
+def test_the_title_of_rates_counts_the_cells_that_are_not_shown(tmp_path: Path, of_one_rate: int, ending: str) -> None:
     folder = sweep_folder(tmp_path / "s")
     for rate in (2e-3, 4e-3):
         add_run(folder, run_config(1, 64, rate))
@@ -237,7 +237,7 @@ def test_the_title_of_rates_counts_the_cells_that_are_not_shown(tmp_path: Path, 
     folder.write_ledger()
     title = title_of(learning_rate.draw(learning_rate.frame(gather(folder))))
     assert title.splitlines()[0] == "The best learning rate is bracketed in 0 of 1 cell"
-    assert title.replace("\n", " ").endswith(f"loss by learning rate at the first seed; 1 cell, 2 runs{told}")
+    assert title.replace("\n", " ").endswith(f"loss by learning rate at the first seed; 1 cell, 2 runs{ending}")
 
 
 def test_a_rate_at_which_one_of_several_seeds_learned_nothing_has_its_mean_and_a_cross(tmp_path: Path) -> None:
@@ -304,8 +304,8 @@ def test_widths_of_one_depth_have_lines_that_look_apart(tmp_path: Path) -> None:
         add_run(folder, run_config(depth, width, rate))
     folder.write_ledger()
     data = learning_rate.frame(gather(folder))
-    told = {"depth 1", "depth 2, width 64", "depth 2, width 128"}
-    assert set(data["line"]) == told
+    expected = {"depth 1", "depth 2, width 64", "depth 2, width 128"}
+    assert set(data["line"]) == expected
     figure = learning_rate.draw(data)
     assert set(_labels(figure)) >= set(data["line"])
     looks = [(line.get_color(), line.get_linestyle()) for line in figure.legends[0].get_lines()[: data["line"].nunique()]]
@@ -971,8 +971,8 @@ def test_a_cell_has_one_name_in_all_panels_and_names_tell_widths_of_several_dept
     data = pd.DataFrame({"panel": ["a", "a", "b", "b"], "depth": [1, 1, 1, 2], "width": [64, 128, 128, 92]})
     data = data.assign(heads=1, ffn=256, setting="")
     assert lines(data).tolist() == ["depth 1, width 64", "depth 1, width 128", "depth 1, width 128", "depth 2"]
-    told = [f"depth {depth}, width {width}" for depth, width in zip(data["depth"], data["width"], strict=True)]
-    assert lines(data, among=()).tolist() == told
+    expected = [f"depth {depth}, width {width}" for depth, width in zip(data["depth"], data["width"], strict=True)]
+    assert lines(data, among=()).tolist() == expected
 
 
 def test_a_setting_is_named_where_every_shape_has_one_of_its_own() -> None:

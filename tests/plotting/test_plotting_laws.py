@@ -127,19 +127,21 @@ AT = "N=7e10,D=1.4e13"
 
 def test_a_target_has_the_numbers_of_study_predict_and_ends_the_dashed_curve_of_the_law(fitted: LawFit, tmp_path: Path) -> None:
     (tmp_path / "fit.json").write_text(json.dumps(fit_to_dict(fitted)))
-    told = predict(tmp_path / "fit.json", {"parameters": np.array([7e10]), "tokens": np.array([1.4e13])}).points[0]
+    prediction = predict(tmp_path / "fit.json", {"parameters": np.array([7e10]), "tokens": np.array([1.4e13])}).points[0]
     data = law_fit.frame(fitted, targets_of(fitted, [AT]))
     stars, ways = (data[data["kind"] == kind] for kind in ("target", "approach"))
     sizes = dict(zip(stars["variable"], stars["size"], strict=True))
     assert sizes == {"parameters": 7e10, "tokens": 1.4e13}, "a target does not give the budget, which is a column here"
-    assert {*stars[["law", "low", "high"]].itertuples(index=False, name=None)} == {(told.value, told.low, told.high)}
+    assert {*stars[["law", "low", "high"]].itertuples(index=False, name=None)} == {
+        (prediction.value, prediction.low, prediction.high)
+    }
     for name, way in ways.groupby("variable"):
         measured = fitted.fit.observations.columns[str(name)]
         assert (way["size"].min(), way["size"].max()) == pytest.approx((measured.min(), sizes[str(name)]))
-        assert way["law"].iloc[-1] == pytest.approx(told.value, rel=1e-4)
+        assert way["law"].iloc[-1] == pytest.approx(prediction.value, rel=1e-4)
         assert way["beyond"].all(), "the other variable is beyond its range everywhere"
     drawn = law_fit.draw(data)
-    said = f"loss {told.value:.4g} (95% {told.low:.4g} to {told.high:.4g})"
+    said = f"loss {prediction.value:.4g} (95% {prediction.low:.4g} to {prediction.high:.4g})"
     assert title_of(drawn).startswith(f"Forecast at the target: {said}")
     key = " ".join(" ".join(text.get_text() for text in drawn.legends[0].get_texts()).split())
     assert f"{said} at 70B parameters, 14T tokens, by the law" in key
@@ -463,12 +465,12 @@ def test_the_map_of_the_loss_shows_the_best_of_heads_and_ffn(tmp_path: Path) -> 
 @pytest.mark.usefixtures("all_rows")
 def test_an_earlier_fit_is_drawn_with_its_options(table: Path, tmp_path: Path, study: Any) -> None:
     options = ["--law", "chinchilla", "--parameters", "N", "--tokens", "C/(6*N)", "--where", "N < 1e10", "--bootstrap", "50"]
-    _, told, _ = study("fit", table, *options, "--huber-delta", "0.01", "--held-out", "0.2", "--json")
-    (tmp_path / "fit.json").write_text(told)
+    _, out, _ = study("fit", table, *options, "--huber-delta", "0.01", "--held-out", "0.2", "--json")
+    (tmp_path / "fit.json").write_text(out)
     old = read_options(tmp_path / "fit.json")
     assert (old.law, old.held_out, old.settings.huber_delta, old.settings.bootstrap) == ("chinchilla", 0.2, 0.01, 50)
     again = fit_table(TableQuery(RunTable.read(table), **old.source), old.law, old.settings, old.held_out)
-    assert again.to_dict()["estimates"] == json.loads(told)["estimates"]
+    assert again.to_dict()["estimates"] == json.loads(out)["estimates"]
     status, files, _ = study("plot", table, "--as", tmp_path / "fit.json", "--into", tmp_path / "figures", "--at", AT)
     assert status == 0
     assert "Forecast at the target: loss " in (tmp_path / "figures" / "law_fit.svg").read_text()
@@ -478,11 +480,11 @@ def test_an_earlier_fit_is_drawn_with_its_options(table: Path, tmp_path: Path, s
 @pytest.fixture
 def earlier(table: Path, tmp_path: Path, study: Any) -> Path:
     """A file of `study fit --json`, without resamples."""
-    _, told, _ = study(
+    _, out, _ = study(
         "fit", table, "--parameters", "N", "--tokens", "C/(6*N)", "--law", "chinchilla", "--bootstrap", 0, "--json"
     )
     file = tmp_path / "fit.json"
-    file.write_text(str(told))
+    file.write_text(str(out))
     return file
 
 
@@ -512,10 +514,10 @@ def test_exponents_by_convention_are_those_of_the_multiverse(table: Path, study:
     roles = {"parameters": "N", "tokens": "C/(6*N)", "flops": column}
     _, out, _ = study("multiverse", table, *(word for role, text in roles.items() for word in (f"--{role}", text)), "--json")
     shown = _exponents(fit_table(TableQuery(RunTable.read(table), roles), "chinchilla", Settings(bootstrap=0)))
-    told = json.loads(out)["all"]
-    values = sorted(one["value"] for one in told if one["value"] is not None)
+    universes = json.loads(out)["all"]
+    values = sorted(one["value"] for one in universes if one["value"] is not None)
     assert sorted(shown["value"].dropna()) == pytest.approx(values, rel=1e-5)
-    assert {one["choices"].get("FLOPs") for one in told} == {None, column}
+    assert {one["choices"].get("FLOPs") for one in universes} == {None, column}
 
 
 @pytest.mark.slow

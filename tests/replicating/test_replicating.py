@@ -98,7 +98,7 @@ def test_a_difference_that_rounds_to_nought_has_no_minus(ours: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (None, "does not exist"),
         ("N,loss\n1,2\n", "has no column Model Size, Training FLOP"),
@@ -106,10 +106,10 @@ def test_a_difference_that_rounds_to_nought_has_no_minus(ours: float) -> None:
         (HEADER + "1e6,1e12,3\n" * 243 + "1e6,0,3\n,1e12,3\n", "holds 243 points of numbers above zero in 245 rows, not 245"),
     ],
 )
-def test_points_that_are_not_chinchillas_are_refused(study: Any, tmp_path: Path, content: str | None, told: str) -> None:
+def test_points_that_are_not_chinchillas_are_refused(study: Any, tmp_path: Path, content: str | None, message: str) -> None:
     path = tmp_path / "points.csv"
     if content is not None:
         path.write_text(content)
     status, _, err = study("replicate", "--into", tmp_path / "into", "--chinchilla", path)
     assert status == 2
-    assert f"points.csv: {told}" in err
+    assert f"points.csv: {message}" in err

@@ -85,17 +85,17 @@ def test_laws_are_told_with_status_interval_and_forecast(tmp_path: Path, monkeyp
     folder.sweep_file.write_text(asked)
     answer = undrawn(folder)
     save_fits(answer.evidence)
-    told = answer.to_dict()
-    (first, *_) = told["findings"]["laws"]
+    as_dict = answer.to_dict()
+    (first, *_) = as_dict["findings"]["laws"]
     assert first.startswith("chinchilla, E + A·N^−alpha + B·D^−beta, over parameters, tokens: ")
     assert "95% interval" in first
     assert "held-out error" in first
     assert "interval covered" in first
-    assert told["laws"][0]["status"] != "converged"
+    assert as_dict["laws"][0]["status"] != "converged"
     assert answer.headline.startswith("Chinchilla, E + A·N^−alpha + B·D^−beta, forecasts the ")
     assert " rows beyond the budgets fitted with a mean error of " in answer.headline
     saved = json.loads((folder.fits / "chinchilla.json").read_text())
-    assert saved["status"] == told["laws"][0]["status"]
+    assert saved["status"] == as_dict["laws"][0]["status"]
     assert {"estimates", "intervals", "forecast", "options"} <= saved.keys()
 
 
@@ -103,11 +103,11 @@ def test_laws_are_told_with_status_interval_and_forecast(tmp_path: Path, monkeyp
 def test_two_budgets_tell_no_exponent_of_the_tokens(tmp_path: Path) -> None:
     """Any beta serves where B and E may follow it."""
     answer = undrawn(depth_or_width(tmp_path / "s", budgets=(1e6, 4e6)))
-    told = answer.to_dict()
-    (first, *_) = told["findings"]["laws"]
+    as_dict = answer.to_dict()
+    (first, *_) = as_dict["findings"]["laws"]
     why = "has 2 values in 24 rows, and chinchilla needs 3: with fewer, any floor fits with some exponent"
     assert first == f"No fit of chinchilla: tokens: {why}."
-    assert "chinchilla" not in [law["law"] for law in told["laws"]]
+    assert "chinchilla" not in [law["law"] for law in as_dict["laws"]]
     assert "| chinchilla |" not in answer.to_markdown(), "nor does the table tell any"
 
 
@@ -132,8 +132,8 @@ def test_shapes_of_one_size_tell_no_law_of_size(tmp_path: Path) -> None:
     reason = "No law is fitted: the usable runs are of one size, and no shape has two budgets."
     assert undrawn(one).to_dict()["findings"]["laws"] == [reason]
     odd = (*shapes, (6, 52))  # an even number of shapes has no one median, so that the law's optimum would be flat
-    (told,) = undrawn(depth_or_width(tmp_path / "tokens", budgets=(1e6, 2e6, 4e6, 8e6), shapes=odd)).to_dict()["laws"]
-    assert told["law"] == "tokens-floor"
+    (law,) = undrawn(depth_or_width(tmp_path / "tokens", budgets=(1e6, 2e6, 4e6, 8e6), shapes=odd)).to_dict()["laws"]
+    assert law["law"] == "tokens-floor"
 
 
 @pytest.mark.slow
@@ -143,11 +143,11 @@ def test_runs_that_were_validated_on_different_masks_share_no_law(tmp_path: Path
         for rate in (0.15, 0.4):
             plain = run_config(1, width)
             add_run(folder, plain.model_copy(update={"masking": plain.masking.model_copy(update={"rate": rate})}))
-    (told,) = checked(folder).to_dict()["findings"]["laws"]
+    (finding,) = checked(folder).to_dict()["findings"]["laws"]
     remedy = 'fit some with study fit of this folder and --where "masking.rate == …"'
-    assert told == f"No law is fitted: the losses of runs that differ in masking.rate are not comparable; {remedy}."
+    assert finding == f"No law is fitted: the losses of runs that differ in masking.rate are not comparable; {remedy}."
     moved = SweepFolder(folder.path.rename(tmp_path / "moved"))
-    assert undrawn(moved).findings["laws"] == [told], "an answer is the same wherever its folder lies"
+    assert undrawn(moved).findings["laws"] == [finding], "an answer is the same wherever its folder lies"
 
 
 @pytest.mark.slow
@@ -216,7 +216,7 @@ def test_runs_in_different_precision_are_told(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=SMALL)
     runs = list(folder.runs())
 
-    def told(bf16: int, asked: str = "auto", **first: Any) -> list[str]:
+    def lines_on_precision(bf16: int, asked: str = "auto", **first: Any) -> list[str]:
         for number, run in enumerate(runs):
             record = json.loads(run.record_file.read_bytes()) | (first if number == 0 else {})
             record["config"]["recipe"]["precision"] = asked
@@ -225,12 +225,12 @@ def test_runs_in_different_precision_are_told(tmp_path: Path) -> None:
         folder.write_ledger()
         return [line for line in undecided(gather(folder)) if "precision" in line]
 
-    (line,) = told(bf16=3)
+    (line,) = lines_on_precision(bf16=3)
     assert f"auto meant 3 runs in bf16 and {len(runs) - 3} runs in fp32" in line
-    assert told(bf16=0) == told(bf16=len(runs)) == []
-    assert told(bf16=3, asked="fp32") == [], "auto chose nothing"
-    assert told(bf16=1)
-    assert told(bf16=1, state="DIVERGED") == [], "a run that is left out is not in use"
+    assert lines_on_precision(bf16=0) == lines_on_precision(bf16=len(runs)) == []
+    assert lines_on_precision(bf16=3, asked="fp32") == [], "auto chose nothing"
+    assert lines_on_precision(bf16=1)
+    assert lines_on_precision(bf16=1, state="DIVERGED") == [], "a run that is left out is not in use"
 
 
 def with_gains(path: Path, gains: dict[int, float | None]) -> SweepFolder:
@@ -332,9 +332,9 @@ def test_started_runs_are_told_from_ended_ones(tmp_path: Path) -> None:
     answer = checked(folder)
     assert "**Runs:** 1 of 2 runs ended." in answer.to_markdown()
     assert any("1 run begun but not ended" in line for line in answer.to_dict()["findings"]["undecided"])
-    for launched, told in ((config, True), (run_config(1, 128), False)):
+    for launched, expected in ((config, True), (run_config(1, 128), False)):
         folder.cells_file.write_text(json.dumps([cell_of(launched, folder.tuned(), "synthetic")]))
-        assert any("begun" in line for line in undecided(gather(folder))) == told, (
+        assert any("begun" in line for line in undecided(gather(folder))) == expected, (
             "a run of an earlier launch is not gone on with"
         )
     folder.cells_file.unlink()
@@ -458,10 +458,10 @@ def test_excluded_runs_of_settings_and_budgets_are_told_apart(tmp_path: Path) ->
         add_run(folder, in_setting(run_config(1, 64, tokens=tokens), norm=norm), state="DIVERGED", reason="loss became NaN")
     answer = undrawn(folder)
     excluded = answer.to_dict()["excluded"]
-    told = {(row["shape"], row["setting"], row["tokens"]) for row in excluded}
+    rows = {(row["shape"], row["setting"], row["tokens"]) for row in excluded}
     trained_on = {record.config.tokens for record in folder.records()}
     assert len(trained_on) == 2
-    assert told == {("L1-H64-A2-F256", f"norm={norm}", count) for norm, count in product(("post", "pre"), trained_on)}
+    assert rows == {("L1-H64-A2-F256", f"norm={norm}", count) for norm, count in product(("post", "pre"), trained_on)}
     for row in excluded:
         shown = f"| {row['run']} | {row['shape']} | {row['setting']} | {row['tokens']:,} | {row['learning_rate']} |"
         assert shown in answer.to_markdown()
@@ -495,8 +495,8 @@ def test_search_reports_best_and_front(tmp_path: Path) -> None:
     assert any(line.startswith("Lowest loss at 1M tokens: L2-H192") for line in loss)
     assert any("; the Pareto front below that size: L1-H64" in line for line in loss)
     assert len(answer.to_dict()["comparisons"]["front"]) >= 2
-    told = ["No law is fitted: a search finds the best rate of few sizes and may prune the others."]
-    assert answer.to_dict()["findings"]["laws"] == told
+    expected = ["No law is fitted: a search finds the best rate of few sizes and may prune the others."]
+    assert answer.to_dict()["findings"]["laws"] == expected
 
 
 @pytest.mark.slow

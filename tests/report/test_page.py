@@ -99,11 +99,11 @@ def test_the_page_has_one_script_no_request_and_shows_names_as_text(text: str) -
 
 
 def test_points_tell_the_runs_and_values_of_the_frame(folder: SweepFolder, text: str) -> None:
-    told = re.findall(r"<title>(.*?)</title></circle>", text, re.DOTALL)
+    titles = re.findall(r"<title>(.*?)</title></circle>", text, re.DOTALL)
     shown = drawable(LossBySize("depth").frame(gather(folder)))
     assert len(shown) == 4
     for run, loss in shown[["run_id", "loss_nats"]].itertuples(index=False):
-        assert [words for words in told if f"run {run}" in words and f"loss {loss:.4f} nats" in words]
+        assert [words for words in titles if f"run {run}" in words and f"loss {loss:.4f} nats" in words]
 
 
 def test_a_sweep_file_that_is_a_link_out_of_its_folder_is_not_sent(folder: SweepFolder, tmp_path: Path) -> None:

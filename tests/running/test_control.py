@@ -110,18 +110,18 @@ def test_a_sweep_that_is_being_run_is_not_told_to_retry(tmp_path: Path) -> None:
 def test_stop_lets_the_runs_save_wherever_the_coordinator_is(tmp_path: Path) -> None:
     folder, executor = sweep_at(tmp_path), FakeExecutor(lambda *_: 75, lingering=True)
     assert not stop(folder)
-    told: list[bool] = []
-    teller = threading.Thread(target=lambda: told.append(stop(folder)))
+    stopped: list[bool] = []
+    stopper = threading.Thread(target=lambda: stopped.append(stop(folder)))
 
     def refresh(progress: RunProgress) -> None:
-        if len(progress.running) == 2 and not teller.is_alive():
-            teller.start()
+        if len(progress.running) == 2 and not stopper.is_alive():
+            stopper.start()
 
     with pytest.raises(KeyboardInterrupt), sweep_lock(folder.launching):
         coordinator(tmp_path).run(executor, refresh, refresh_seconds=10)
-    teller.join()
-    assert told == [True]
-    assert executor.told == ["interrupt", "kill"]
+    stopper.join()
+    assert stopped == [True]
+    assert executor.signals == ["interrupt", "kill"]
     assert not folder.launching.stop_file.exists()
     assert len(run(tmp_path, FakeExecutor()).ended) == 2
 
@@ -201,8 +201,8 @@ def test_runs_of_an_earlier_launch_are_told_apart_and_count_for_nothing(
     assert {one.target_tokens for one in state.left_out} == {40 * 256}
     assert state.best[0].target_tokens == 20 * 256
     assert state.to_dict()["of_earlier_launches"] == 2
-    told = status_summary(state)
-    assert told.startswith(
+    text = status_summary(state)
+    assert text.startswith(
         "2 COMPLETED of about 2 planned. 2 runs more of earlier launches, not part of the sweep as last launched."
     )
 
@@ -583,8 +583,8 @@ def test_each_validation_set_has_a_best_run_of_its_own(tmp_path: Path) -> None:
     shorter = config.model_copy(update={"data": config.data.model_copy(update={"sequence_length": 32})})
     other = add_run(folder, shorter)
     assert {one.run_id for one in status(folder).best} == {lowest.run_id, other}
-    told = status_summary(status(folder))
-    assert told.count("Best so far on one of 2 validation sets, between which losses do not compare: ") == 2
+    text = status_summary(status(folder))
+    assert text.count("Best so far on one of 2 validation sets, between which losses do not compare: ") == 2
 
 
 def test_the_commands_say_what_they_did(tmp_path: Path, study: Any) -> None:
@@ -605,8 +605,8 @@ def test_the_commands_say_what_they_did(tmp_path: Path, study: Any) -> None:
     assert study("stop", folder.path)[1] == "toy is not running\n"
     best = next(one.run_id for one in folder.records() if one.state == "COMPLETED")
     code, out, _ = study("exclude", best, "--reason", "odd", "--results", results)
-    told, _, command = out.strip().partition("; to update its answer: ")
-    assert told == f"{best} is excluded in toy"
+    message, _, command = out.strip().partition("; to update its answer: ")
+    assert message == f"{best} is excluded in toy"
     assert shlex.split(command) == ["study", "report", str(folder.path)], "as a shell reads it"
     code, out, _ = study("exclude", best, "--undo", "--results", results, "--json")
     assert json.loads(out)["excluded"] is None
@@ -669,11 +669,11 @@ def test_runs_on_text_that_has_changed_since_are_left_to_do(tmp_path: Path) -> N
 
     corpus.write_text(f"{corpus.read_text()}\n\nAnother document.\n")
     assert left() == 2
-    told = f"2 runs of earlier launches read another text than {corpus} is now"
-    assert told in cost_summary(plan(spec, folder.path.parent, Resources()))
+    note = f"2 runs of earlier launches read another text than {corpus} is now"
+    assert note in cost_summary(plan(spec, folder.path.parent, Resources()))
     assert (status(folder).remaining_flops or 0) > 0
     assert {one.reason for one in status(folder).runs} == {FOREIGN}
-    assert f"{told}." in status_summary(status(folder))
+    assert f"{note}." in status_summary(status(folder))
     assert retry(folder) == []
     with pytest.raises(InputError, match=r"read another text than data\.corpus is now"):
         retry(folder, [failed.run_id])
@@ -704,8 +704,8 @@ def test_another_question_in_the_same_folder_is_named(tmp_path: Path) -> None:
     assert another_question(folder, sweep()) is None, "nothing was launched before"
     folder.sweep_file.write_text(yaml.safe_dump(sweep_values(CORPUS)))
     assert another_question(folder, sweep(seeds=3)) is None
-    told = another_question(folder, sweep(question="Does a third layer help?"))
-    assert told is not None
-    assert "held another question, 'Does a second layer help?'" in told
+    message = another_question(folder, sweep(question="Does a third layer help?"))
+    assert message is not None
+    assert "held another question, 'Does a second layer help?'" in message
     folder.sweep_file.write_text("{")
     assert another_question(folder, sweep()) is None

@@ -52,7 +52,7 @@ class FakeExecutor:
     def __init__(self, life: Life = completes, slots: int = 4, lingering: bool = False) -> None:
         self.life, self.slots, self.lingering = life, slots, lingering
         self.submitted: list[str] = []
-        self.told: list[str] = []
+        self.signals: list[str] = []
         self._running: list[tuple[Future[int], RunConfig, RunFolder]] = []
 
     @property
@@ -76,21 +76,21 @@ class FakeExecutor:
             future.set_result(self.life(config, run))
 
     def interrupt(self) -> None:
-        self.told.append("interrupt")
+        self.signals.append("interrupt")
         self._end()
 
     def kill(self) -> None:
-        self.told.append("kill")
+        self.signals.append("kill")
 
 
 class Stubborn(FakeExecutor):
     """Its runs go on until they are killed."""
 
     def interrupt(self) -> None:
-        self.told.append("interrupt")
+        self.signals.append("interrupt")
 
     def kill(self) -> None:
-        self.told.append("kill")
+        self.signals.append("kill")
         self._end()
 
 
@@ -166,7 +166,7 @@ def test_runs_of_other_data_are_not_taken_for_this_sweeps(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("exit_status", "times", "state", "told"),
+    ("exit_status", "times", "state", "reason"),
     [
         (OOM_EXIT, CRASHES, "OOM", "was killed 3 times without getting past step 0, the last time for want of memory"),
         (-9, KILLS, "FAILED", "was killed 30 times without getting past step 0, the last time with signal SIGKILL"),
@@ -187,7 +187,7 @@ def test_runs_of_other_data_are_not_taken_for_this_sweeps(tmp_path: Path) -> Non
     ],
 )
 def test_a_run_whose_process_keeps_dying_is_filed_and_the_rest_goes_on(
-    exit_status: int, times: int, state: str, told: str, tmp_path: Path
+    exit_status: int, times: int, state: str, reason: str, tmp_path: Path
 ) -> None:
     def life(config: RunConfig, run: RunFolder) -> int:
         return exit_status if config.architecture.depth == 2 else completes(config, run)
@@ -197,7 +197,7 @@ def test_a_run_whose_process_keeps_dying_is_filed_and_the_rest_goes_on(
     assert sorted(Counter(executor.submitted).values()) == [1, times]
     lost = next(record for record in progress.ended.values() if record.state != "COMPLETED")
     assert (lost.state, lost.steps, lost.loss_nats) == (state, 0, None)
-    assert lost.reason == f"its process {told}; see log.txt"
+    assert lost.reason == f"its process {reason}; see log.txt"
     assert lost.exclusion == f"{state}: {lost.reason}"
     assert states(tmp_path) == {"COMPLETED": 1, state: 1}
 
@@ -286,7 +286,7 @@ def test_ctrl_c_lets_the_runs_save_and_a_restart_goes_on(tmp_path: Path) -> None
         started, executor = coordinator(tmp_path, **TWELVE_CELLS), FakeExecutor(life, lingering=True)
         with pytest.raises(KeyboardInterrupt):
             started.run(executor, press)
-        assert executor.told == ["interrupt", "kill"]
+        assert executor.signals == ["interrupt", "kill"]
         assert len(executor.submitted) == 4
         assert started.progress.running == {}
     again = FakeExecutor()
@@ -304,7 +304,7 @@ def test_runs_that_do_not_save_in_time_are_killed_and_not_filed(tmp_path: Path, 
     for _ in range(CRASHES):
         with pytest.raises(KeyboardInterrupt):
             coordinator(tmp_path).run(executor, press)
-    assert executor.told == ["interrupt", "kill"] * CRASHES
+    assert executor.signals == ["interrupt", "kill"] * CRASHES
     assert states(tmp_path) == {}
 
 
@@ -324,10 +324,10 @@ def test_who_presses_ctrl_c_twice_does_not_wait_for_the_runs_to_save(
     with pytest.raises(KeyboardInterrupt, match="the same command continues"):
         started.run(executor, press)
     assert time.monotonic() - before < SAVE_SECONDS / 2
-    assert executor.told == ["interrupt", "kill"]
+    assert executor.signals == ["interrupt", "kill"]
     assert (started.progress.running, states(tmp_path)) == ({}, {})
-    told = "stopping: waiting up to 60 s for 2 jobs to save; press Ctrl-C again to end now, at the last checkpoint\n"
-    assert capsys.readouterr().err == told
+    message = "stopping: waiting up to 60 s for 2 jobs to save; press Ctrl-C again to end now, at the last checkpoint\n"
+    assert capsys.readouterr().err == message
 
 
 def test_sigterm_stops_a_sweep_as_ctrl_c_does(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_an_error_of_the_system_stops_a_sweep_and_is_told_as_what_it_is(tmp_path
     place = tmp_path / "results" / "toy"
     said = "the sweep had to stop: [Errno 24] Too many open files; the same command continues from here"
     assert str(caught.value) == f"{place}: {said}"
-    assert executor.told == ["interrupt", "kill"]
+    assert executor.signals == ["interrupt", "kill"]
 
 
 def test_a_sweep_whose_folder_is_moved_stops_and_makes_none_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,9 +365,9 @@ def test_a_sweep_whose_folder_is_moved_stops_and_makes_none_anew(tmp_path: Path,
     with pytest.raises(InputError) as caught:
         run(tmp_path, executor)
     place = results / "toy"
-    told = f"was moved or removed ({place / 'sweep.yaml'}: {os.strerror(errno.ENOENT)}); bring it back, and "
-    assert str(caught.value) == f"{place}: {told}the same command continues from here"
-    assert executor.told == ["interrupt", "kill"]
+    message = f"was moved or removed ({place / 'sweep.yaml'}: {os.strerror(errno.ENOENT)}); bring it back, and "
+    assert str(caught.value) == f"{place}: {message}the same command continues from here"
+    assert executor.signals == ["interrupt", "kill"]
     assert not results.exists()
     elsewhere.rename(results)
     run(tmp_path, FakeExecutor())

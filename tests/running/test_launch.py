@@ -154,9 +154,9 @@ def test_a_second_launch_trains_nothing_and_redraws_the_same(
     assert overlap == "0.0% of the validation tokens stand in 13-token windows that occur in the training text"
     assert there == "8 runs have ended already"
     assert "COMPLETED" not in err
-    told = json.loads(out)
-    assert told["runs"] == {"started": 8, "ended": 8, "excluded": 0}
-    assert json.loads(study("report", again.folder.path, "--json")[1]) == told
+    answer = json.loads(out)
+    assert answer["runs"] == {"started": 8, "ended": 8, "excluded": 0}
+    assert json.loads(study("report", again.folder.path, "--json")[1]) == answer
     paid = json.loads(study("plan", again.path / "toy.yaml", "--results", results, "--json", "--device", "cpu")[1])
     assert paid["runs"] == 6
     assert "by 8 earlier runs of this sweep" in paid["basis"]
@@ -167,18 +167,18 @@ def test_a_report_says_that_the_text_has_changed_since_its_runs(
 ) -> None:
     monkeypatch.setattr("study.report.answer.FIGURES", {})
     made, text = copied(finished, tmp_path), corpus.read_text()
-    told = f"of earlier launches read another text than {corpus} is now; the answer is about the text that they read.\n"
-    assert told not in study("report", made.folder.path)[1]
+    note = f"of earlier launches read another text than {corpus} is now; the answer is about the text that they read.\n"
+    assert note not in study("report", made.folder.path)[1]
     try:
         corpus.write_text(f"{text}\n\nAnother document.\n")
         read, record = Counter[str](), RunFolder.record
         with monkeypatch.context() as patch:
             patch.setattr(RunFolder, "record", lambda run: read.update([run.run_id]) or record(run))
-            assert told in study("report", made.folder.path)[1]
+            assert note in study("report", made.folder.path)[1]
         assert (len(read), median(read.values())) == (8, 1), "nor are all records read twice"
-        assert told in study("report", made.folder.path, "--json")[2]
+        assert note in study("report", made.folder.path, "--json")[2]
         corpus.unlink()
-        assert told not in study("report", made.folder.path)[1], "where the text is not here nobody knows"
+        assert note not in study("report", made.folder.path)[1], "where the text is not here nobody knows"
     finally:
         corpus.write_text(text)
 
@@ -198,8 +198,8 @@ def test_the_dashboard_says_that_the_text_has_changed_since_the_runs_and_reads_n
     assert texts(library, {}) == {}
     try:
         corpus.write_text(f"{text}\n\nAnother document.\n")
-        told = f"8 runs of earlier launches read another text than {corpus} is now."
-        assert texts(library, {}) == texts(library, {"sweep": "toy"}) == {"toy": told}
+        note = f"8 runs of earlier launches read another text than {corpus} is now."
+        assert texts(library, {}) == texts(library, {"sweep": "toy"}) == {"toy": note}
         corpus.unlink()
         assert texts(library, {}) == {}, "where the text is not here nobody knows"
     finally:
@@ -322,10 +322,10 @@ def test_a_launch_is_seen_and_stopped_while_it_prepares_its_text(how: str, corpu
 def test_a_launch_tells_every_problem_at_once(corpus: Path, tmp_path: Path, study: Any) -> None:
     asked = {"tasks": ["colla"]}
     sweep = write_sweep(tmp_path / "toy.yaml", corpus, budgets={"steps": [10]}, data={"corpus": "away.txt"}, downstream=asked)
-    status, _, told = study("launch", sweep, "--results", tmp_path / "results", *LAUNCH[2:])
+    status, _, err = study("launch", sweep, "--results", tmp_path / "results", *LAUNCH[2:])
     assert status == 2
-    assert [line.partition(": ")[2].partition(":")[0] for line in told.splitlines()] == ["data.corpus", "downstream.tasks[0]"]
-    assert told == study("plan", sweep, "--results", tmp_path / "results", *LAUNCH[3:])[2]
+    assert [line.partition(": ")[2].partition(":")[0] for line in err.splitlines()] == ["data.corpus", "downstream.tasks[0]"]
+    assert err == study("plan", sweep, "--results", tmp_path / "results", *LAUNCH[3:])[2]
 
 
 @pytest.mark.parametrize("dedupe", [False, True])
@@ -337,8 +337,8 @@ def test_a_plan_tells_how_much_validation_text_trains_once_the_text_is_prepared(
     text.write_text("\n\n".join([*documents, *(f"{document} again" for document in documents)]))
     sweep = write_sweep(tmp_path / "toy.yaml", text, data={"dedupe": dedupe, "validation_sequences": 16})
     planned = ("plan", sweep, "--results", tmp_path / "results", *LAUNCH[3:])
-    status, told, _ = study(*planned)
-    assert (status, "The launch measures how much of the validation text" in told) == (0, True)
+    status, out, _ = study(*planned)
+    assert (status, "The launch measures how much of the validation text" in out) == (0, True)
     spec, _ = read_sweep(sweep, ())
     share = prepare(spec.data).validation_overlap_share
     assert share is not None
@@ -365,8 +365,8 @@ def test_a_plan_and_a_launch_say_what_of_a_folder_is_not_read(
     passed_over = f"1 file of {folder} is skipped: {folder / 'notes.pdf'}"
     planned = study("plan", sweep, "--results", tmp_path / "results", *LAUNCH[3:], "--json")[1]
     assert json.loads(planned)["passed_over"] == passed_over
-    told = study("launch", sweep, "--results", tmp_path / "results", *LAUNCH[2:])[1]
-    words = "".join(told.split())
+    out = study("launch", sweep, "--results", tmp_path / "results", *LAUNCH[2:])[1]
+    words = "".join(out.split())
     for note in (passed_over, "2 rows without text and 1 repeated document are skipped", "deduplicated: 0 repeated"):
         assert "".join(note.split()) in words
 
@@ -378,8 +378,8 @@ def test_text_that_its_vocabulary_cannot_read_is_planned_with_a_warning_and_refu
     (tmp_path / "vocab.txt").write_text("\n".join(pieces))
     tokenizer = {"kind": "file", "path": str(tmp_path / "vocab.txt"), "vocabulary": 100}
     sweep = write_sweep(tmp_path / "toy.yaml", corpus, data={"tokenizer": tokenizer})
-    status, told, _ = study("plan", sweep, "--results", tmp_path / "results", *LAUNCH[3:])
-    assert (status, "100% of the text's characters are [UNK]" in told) == (0, True)
+    status, out, _ = study("plan", sweep, "--results", tmp_path / "results", *LAUNCH[3:])
+    assert (status, "100% of the text's characters are [UNK]" in out) == (0, True)
     status, _, refused = study("launch", sweep, "--results", tmp_path / "results", *LAUNCH[2:])
     assert (status, "data.tokenizer: " in refused) == (2, True)
     assert not (tmp_path / "results" / "toy" / "runs").exists()
@@ -422,9 +422,9 @@ def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(
     assert not [*made.folder.path.rglob("scores/*/record.json")]
     assert not made.folder.launching.stop_file.exists()
     monkeypatch.chdir(made.path)
-    told = launched(made, study)
+    out = launched(made, study)
     ended = "all runs have ended; writing an answer without scores, then scoring on tasks/first.yaml\n"
-    assert [part.count("COMPLETED first") > 0 for part in told.split(ended)] == [False, True]
+    assert [part.count("COMPLETED first") > 0 for part in out.split(ended)] == [False, True]
     assert "longer than what an encoder reads, and cut" in made.folder.answer_file.read_text()
     assert len([*made.folder.path.rglob("scores/*/record.json")]) >= 4
     assert set(pd.read_parquet(made.folder.scores_file)["task"]) == {"first"}
@@ -624,5 +624,5 @@ def test_tokenisers_are_compared_in_bits_per_byte_of_the_same_words(tmp_path: Pa
     answer = made.folder.answer_file.read_text()
     assert "per byte of fixed masked words" in answer
     assert "bits per byte |" in answer
-    told = f"{signed(expected / math.log(2))} bits per byte (95% interval"
-    assert told in answer
+    difference = f"{signed(expected / math.log(2))} bits per byte (95% interval"
+    assert difference in answer

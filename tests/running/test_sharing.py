@@ -208,8 +208,8 @@ def test_no_run_is_trained_again_whose_record_a_newer_version_wrote(name: str, t
     content = json.dumps(json.loads(run.record_file.read_bytes()) | {"schema_version": 2})
     run.record_file.write_text(content)
     executor = FakeExecutor()
-    told = "is of schema version 2, and this version of the workbench reads up to 1; install the newer one"
-    with pytest.raises(InputError, match=f"{run.record_file}: {told}"):
+    message = "is of schema version 2, and this version of the workbench reads up to 1; install the newer one"
+    with pytest.raises(InputError, match=f"{run.record_file}: {message}"):
         plan(
             sweep(write_topics(tmp_path / "text.txt"), **ONLY, name=name), tmp_path / "results", Resources()
         ) if name == "one" else launched(tmp_path, name, executor, **ONLY)

@@ -180,16 +180,16 @@ def test_an_export_has_a_model_card_and_is_pushed_without_what_names_this_machin
     assert record.loss_nats is not None
     head = yaml.safe_load(card.split("---\n")[1])
     assert (head["library_name"], head["pipeline_tag"], head["license"]) == ("transformers", "fill-mask", "other")
-    for told in (
+    for line in (
         f"{record.loss_nats:.4f}",
         "order of words",
         f"{record.parameters:,} parameters",
         "| data.corpus | text.txt |",
     ):
-        assert told in card
+        assert line in card
     assert str(place) not in card
-    told = study("export", run.path, "--into", tmp_path / "other", "--push", "me/refused")[2]
-    assert told.startswith("error: me/refused: cannot be pushed: 401 Unauthorized; log in with `hf auth login`")
+    err = study("export", run.path, "--into", tmp_path / "other", "--push", "me/refused")[2]
+    assert err.startswith("error: me/refused: cannot be pushed: 401 Unauthorized; log in with `hf auth login`")
 
 
 def test_a_mask_decoder_stays_with_its_run_and_its_encoder_is_exported(study: Any, place: Path, tmp_path: Path) -> None:
@@ -199,9 +199,9 @@ def test_a_mask_decoder_stays_with_its_run_and_its_encoder_is_exported(study: An
     record = run.record()
     assert (status, err) == (0, "")
     assert record is not None
-    told = "The MLM head is left out, since DebertaForMaskedLM has no enhanced mask decoder for it to read."
+    note = "The MLM head is left out, since DebertaForMaskedLM has no enhanced mask decoder for it to read."
     counted = parameters(record.config.architecture).parameters_encoder
-    assert out.startswith(f"{told}\n{counted:,} parameters: ")
+    assert out.startswith(f"{note}\n{counted:,} parameters: ")
     theirs, report = AutoModel.from_pretrained(tmp_path / "new", output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     tokens = torch.randint(5, 90, (2, 12), generator=torch.Generator().manual_seed(0))
@@ -226,9 +226,11 @@ def test_what_no_class_of_transformers_has_at_all_is_refused_in_one_sentence(stu
     run = run_of(place, distance_bias="learned", query_key_norm=True)
     status, out, err = study("export", run.path, "--into", tmp_path / "new")
     assert (status, out) == (2, "")
-    told = "architecture: has distance_bias learned, query_key_norm True, which none of BertForMaskedLM, RoFormerForMaskedLM, "
+    message = (
+        "architecture: has distance_bias learned, query_key_norm True, which none of BertForMaskedLM, RoFormerForMaskedLM, "
+    )
     assert len(err.splitlines()) == 1
-    assert told in err
+    assert message in err
     assert not (tmp_path / "new").exists()
 
 
@@ -237,8 +239,8 @@ def test_of_a_sweep_of_several_runs_one_is_to_be_named(study: Any, place: Path, 
     status, _, err = study("export", SweepFolder.of(first).path, "--into", tmp_path / "new")
     assert status == 2
     assert "suitable runs; give the folder of one, such as runs/" in err
-    status, told, err = study("export", second.run_id[:6], "--into", tmp_path / "new", "--results", place / "results")
+    status, out, err = study("export", second.run_id[:6], "--into", tmp_path / "new", "--results", place / "results")
     assert (status, err) == (0, "")
-    assert "MegatronBertForMaskedLM" in told
-    _, _, told = study("export", "0" * 16, "--into", tmp_path / "none", "--results", place / "results")
-    assert f"is neither a folder nor the id of a run in {place / 'results'}; `study status` lists runs" in told
+    assert "MegatronBertForMaskedLM" in out
+    _, _, err = study("export", "0" * 16, "--into", tmp_path / "none", "--results", place / "results")
+    assert f"is neither a folder nor the id of a run in {place / 'results'}; `study status` lists runs" in err

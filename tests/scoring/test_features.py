@@ -81,7 +81,7 @@ def test_last_layers_are_combined(study: Any, run: RunFolder, texts: Path, combi
 
 
 @pytest.mark.parametrize(
-    ("content", "options", "told"),
+    ("content", "options", "message"),
     [
         (b"\n \n", (), "texts.txt: holds no text; give a file with one text per line"),
         (b"\xff\xfek\0", (), "texts.txt: is not UTF-8 text (byte 0); it looks like UTF-16; convert it with iconv"),
@@ -96,19 +96,19 @@ def test_last_layers_are_combined(study: Any, run: RunFolder, texts: Path, combi
     ],
 )
 def test_what_cannot_be_embedded_is_refused(
-    study: Any, run: RunFolder, texts: Path, content: bytes, options: tuple[object, ...], told: str
+    study: Any, run: RunFolder, texts: Path, content: bytes, options: tuple[object, ...], message: str
 ) -> None:
     texts.write_bytes(content)
     status, out, err = study("features", run.path, texts, *options)
     assert (status, out) == (2, "")
-    assert told.format(run=run.run_id) in err
+    assert message.format(run=run.run_id) in err
     assert not texts.with_suffix(".npy").exists()
 
 
 def test_a_line_without_text_keeps_its_row(study: Any, run: RunFolder, texts: Path) -> None:
     texts.write_text("kame\n\nkame\n")
-    status, _, told = study("features", run.path, texts, "--precision", "fp32", "--device", "cpu")
-    assert (status, told) == (0, "1 line without text\n")
+    status, _, err = study("features", run.path, texts, "--precision", "fp32", "--device", "cpu")
+    assert (status, err) == (0, "1 line without text\n")
     first, empty, last = np.load(texts.with_suffix(".npy"))
     np.testing.assert_allclose(first, last, atol=1e-6)
     assert np.isfinite(empty).all()
@@ -117,8 +117,8 @@ def test_a_line_without_text_keeps_its_row(study: Any, run: RunFolder, texts: Pa
 
 def test_texts_that_lose_their_end_are_counted(study: Any, run: RunFolder, texts: Path) -> None:
     texts.write_text("kame\n" + "kame " * 99 + "\n")
-    status, out, told = study("features", run.path, texts, "--device", "cpu")
-    assert (status, told) == (0, "1 text cut to 16 tokens\n")
+    status, out, err = study("features", run.path, texts, "--device", "cpu")
+    assert (status, err) == (0, "1 text cut to 16 tokens\n")
     assert out.startswith("2 embeddings")
 
 
@@ -126,11 +126,11 @@ def test_weights_that_are_gone_or_damaged_are_named(study: Any, run: RunFolder, 
     whole = run.weights_file.read_bytes()
     try:
         run.weights_file.write_bytes(whole[: len(whole) // 2])
-        status, _, told = study("features", run.path, texts)
-        assert (status, f"{run.weights_file}: is damaged, and the weights are needed" in told) == (2, True)
+        status, _, err = study("features", run.path, texts)
+        assert (status, f"{run.weights_file}: is damaged, and the weights are needed" in err) == (2, True)
         run.weights_file.unlink()
-        status, _, told = study("features", run.path, texts)
-        assert (status, f"{run.weights_file}: does not exist, but the weights are needed" in told) == (2, True)
+        status, _, err = study("features", run.path, texts)
+        assert (status, f"{run.weights_file}: does not exist, but the weights are needed" in err) == (2, True)
     finally:
         run.weights_file.write_bytes(whole)
 

@@ -71,8 +71,8 @@ def test_of_many_examples_some_from_everywhere_are_looked_at(monkeypatch: pytest
 def test_a_task_is_told_of_by_its_worst_split_above_the_threshold_of_pre_training() -> None:
     known, half, little = single("a" * 20), single("a" * 10 + " " + "y" * 10), single("a" * 95 + " " + "y" * 5)
     lossy = task("single", ["accuracy"], [known], ["x", "y"])
-    (told,) = lost_notes({"wordpiece": LETTERS}, [replace(lossy, splits={"train": [known], "test": [half]})])
-    assert told.startswith(
+    (note,) = lost_notes({"wordpiece": LETTERS}, [replace(lossy, splits={"train": [known], "test": [half]})])
+    assert note.startswith(
         "made: 50% of the characters of test are [UNK] or dropped by the tokeniser, and no score reads them; "
     )
     assert not [*lost_notes({"wordpiece": LETTERS}, [task("single", ["accuracy"], [known, little])])]
@@ -81,8 +81,8 @@ def test_a_task_is_told_of_by_its_worst_split_above_the_threshold_of_pre_trainin
 def test_of_several_tokenisers_the_one_that_loses_text_is_named() -> None:
     bytes_of = bert_tokenizer({piece: number for number, piece in enumerate([*SPECIAL_PIECES, "y", "##y"])})
     lossy = task("single", ["accuracy"], [single("yyyy")])
-    (told,) = lost_notes({"bpe, 8 pieces": LETTERS, "bpe, 7 pieces": bytes_of}, [lossy])
-    assert "dropped by the tokeniser (bpe, 8 pieces), and" in told
+    (note,) = lost_notes({"bpe, 8 pieces": LETTERS, "bpe, 7 pieces": bytes_of}, [lossy])
+    assert "dropped by the tokeniser (bpe, 8 pieces), and" in note
 
 
 @pytest.fixture(scope="module")
@@ -109,23 +109,23 @@ def test_scoring_tells_of_lost_text_first_and_keeps_its_share(
     study: Any, run: RunFolder, tmp_path: Path, kind: str, rows: list[dict[str, Any]]
 ) -> None:
     scored = ("score", run.path, "--tasks", write_task(tmp_path, kind, rows), "--update", "head", "--no-random-weights")
-    status, table, told = study(*scored, "--device", "cpu", "--json")
-    assert status == 0, told
+    status, table, err = study(*scored, "--device", "cpu", "--json")
+    assert status == 0, err
     warning = "greek: 56% of the characters of "
-    assert told.count(warning) == 1
-    assert told.index(warning) < told.index("COMPLETED")
+    assert err.count(warning) == 1
+    assert err.index(warning) < err.index("COMPLETED")
     (record,) = [one for one in scores_of(run) if one.kind == kind]
     assert record.lost_share == pytest.approx(5 / 9)
-    status, table, told = study(*scored, "--device", "cpu")
-    assert warning not in told, "nothing is missing"
+    status, table, err = study(*scored, "--device", "cpu")
+    assert warning not in err, "nothing is missing"
     assert "greek: 56% of the characters of a split lost by a tokeniser" in " ".join(table.split())
 
 
 def test_embeddings_tell_of_lost_text(study: Any, run: RunFolder, tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("kame\nλογος\n")
-    status, _, told = study("features", run.path, texts, "--device", "cpu")
-    assert (status, told) == (
+    status, _, err = study("features", run.path, texts, "--device", "cpu")
+    assert (status, err) == (
         0,
         "56% of the texts' characters are [UNK] or dropped by the run's tokeniser, and no embedding reads them\n",
     )

@@ -817,21 +817,21 @@ def test_the_scores_of_a_subject_are_worked_out_once_for_what_is_asked(evaluatio
 def test_scores_that_are_being_made_are_stopped_from_outside(evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
     """They save, the lock is let go of, and the order to stop is not for those who go on."""
     requested = Downstream.parse({"tasks": [evaluation.name], "seeds": 3, "learning_rates": [1e-4]})
-    folder, told, made = SweepFolder.of(evaluation.run.folder), list[bool](), list[str]()
+    folder, stopped, made = SweepFolder.of(evaluation.run.folder), list[bool](), list[str]()
     monkeypatch.setattr(Fake, "interrupt", lambda _: made.append("interrupt"))
-    teller = threading.Thread(target=lambda: told.append(stop(folder)))
+    stopper = threading.Thread(target=lambda: stopped.append(stop(folder)))
 
     def refresh(_: ScoreProgress) -> None:
-        if not teller.is_alive():
-            teller.start()
+        if not stopper.is_alive():
+            stopper.start()
         end = time.monotonic() + 60
         while not folder.scoring.stop_file.exists() and time.monotonic() < end:
             time.sleep(0.01)
 
     with pytest.raises(KeyboardInterrupt), sweep_lock(folder.scoring):
         coordinator_of(evaluation, requested).run(Fake(lambda _: 0.5), refresh, 0.01)
-    teller.join()
-    assert (told, made) == ([True], ["interrupt"])
+    stopper.join()
+    assert (stopped, made) == ([True], ["interrupt"])
     folder.scoring.stop_file.write_text("{}")  # left by a process that was killed
     folder.launching.stop_file.write_text("{}")  # the same of a launch
     with sweep_lock(folder.scoring):
@@ -944,17 +944,17 @@ def test_rates_are_tried_where_training_goes_step_by_step_and_seeds_where_they_d
 
 def test_scores_are_stopped_where_one_cannot_be_filed(evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
     requested = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4]})
-    told: list[str] = []
+    signals: list[str] = []
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Coordinator, "_ended", full)
     for order in ("interrupt", "kill"):
-        monkeypatch.setattr(Fake, order, lambda _, order=order: told.append(order))
+        monkeypatch.setattr(Fake, order, lambda _, order=order: signals.append(order))
     with pytest.raises(InputError, match=r": the sweep had to stop: .*No space left.*the same command continues"):
         coordinator_of(evaluation, requested).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
-    assert told == ["interrupt", "kill"]
+    assert signals == ["interrupt", "kill"]
 
 
 @pytest.mark.parametrize(
@@ -979,7 +979,7 @@ def test_a_score_whose_process_keeps_dying_is_filed_as_a_run_is(
 def test_a_batch_goes_on_where_its_process_died_over_a_score(evaluation: Evaluation, capsys: Any) -> None:
     """What was made before is kept and told at once, and the death is that of the score that was being made."""
     requested = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4, 2e-4, 3e-4, 4e-4]})
-    coordinator, told = coordinator_of(evaluation, requested), list[tuple[int, int, int]]()
+    coordinator, counts = coordinator_of(evaluation, requested), list[tuple[int, int, int]]()
     display = Display(Console(), coordinator.proposer)
 
     class OneProcess(Fake):
@@ -1007,7 +1007,7 @@ def test_a_batch_goes_on_where_its_process_died_over_a_score(evaluation: Evaluat
         if jobs[0].folder.score() is None:
             file_faked(jobs[0], 0.5)
         else:
-            told.append((capsys.readouterr().out.count("COMPLETED"), len(progress.running), progress.waiting))
+            counts.append((capsys.readouterr().out.count("COMPLETED"), len(progress.running), progress.waiting))
             fake.batch = None
             future.set_result(-11)
 
@@ -1015,7 +1015,7 @@ def test_a_batch_goes_on_where_its_process_died_over_a_score(evaluation: Evaluat
     coordinator.run(fake, refresh, 0.0)
     rates = [1e-4, 2e-4, 3e-4, 4e-4]
     assert fake.submitted == [rates[begin:] for begin in range(4)]
-    assert told == [(1, 1, 2), (1, 1, 1), (1, 1, 0), (0, 1, 0)]
+    assert counts == [(1, 1, 2), (1, 1, 1), (1, 1, 0), (0, 1, 0)]
     assert capsys.readouterr().out.count("COMPLETED") == 1
     assert {record.state for record in scores_of(evaluation.run.folder)} == {"COMPLETED"}
 
@@ -1071,9 +1071,9 @@ def test_a_failed_score_is_tried_again_as_a_failed_run_is(evaluation: Evaluation
     with sweep_lock(folder.scoring):
         assert "is being scored by process" in study("retry", folder.path)[2]
     code, out, _ = study("retry", folder.path)
-    (told, then), (again,) = out.splitlines(), dead - {diverged.score_id}
+    (first, then), (again,) = out.splitlines(), dead - {diverged.score_id}
     assert code == 0
-    assert told.startswith(f"first of {run.run_id} was FAILED: its process ended without a record")
+    assert first.startswith(f"first of {run.run_id} was FAILED: its process ended without a record")
     assert then == f"1 score will be tried again by the next study score, or launch that scores, of {folder.name}"
     assert [score.score_id for score in scores_of(run)] == [diverged.score_id]
     assert len([*score_folder(run, again).path.glob("attempts/*.record.json")]) == 1
@@ -1247,8 +1247,8 @@ def test_a_packed_run_shows_its_scores_and_is_scored_with_random_weights_alone(
     untrained = made.keys() - {record.score_id for record in trained}
     assert {made[score_id].config.protocol for score_id in untrained} == {"random_init"}
     assert packed.path.is_dir(), "they lie beside the pack"
-    status, _, told = study("score", packed.path, *options, "--seeds", 2)
-    assert (status, "its sweep is packed, which keeps none" in told) == (2, True)
+    status, _, err = study("score", packed.path, *options, "--seeds", 2)
+    assert (status, "its sweep is packed, which keeps none" in err) == (2, True)
     assert pack(sweep).scores == len(made)
     assert len(scores_of(packed)) == len(made)
 
@@ -1300,9 +1300,9 @@ def test_a_task_whose_baselines_fail_is_named_with_the_reason_and_their_log(
         corpus.write_bytes(before)
     (log,) = (toy / "baselines").glob("order-*.txt")
     (why,) = {line for line in log.read_text().splitlines() if "has changed since run" in line}
-    for told, times in ((shown, 2), (while_scoring, 1)):
-        assert told.count("FAILED: baselines of order ") == times
-        assert f"the last time with exit status 1 ({why}); see {log}" in told
+    for text, times in ((shown, 2), (while_scoring, 1)):
+        assert text.count("FAILED: baselines of order ") == times
+        assert f"the last time with exit status 1 ({why}); see {log}" in text
 
 
 @pytest.mark.parametrize("gone", [False, True])

@@ -307,14 +307,14 @@ def test_what_cannot_be_built_is_refused_before_anything_is_spent(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"recipe": {"objective": "rtd"}}, "bottleneck_width 8 has no generator, whose width would be another"),
         ({"recipe": {"parametrization": "completep"}}, "completep has no rule for architecture.bottleneck_width 8"),
     ],
 )
-def test_a_bottleneck_is_refused_beside_what_has_no_rule_for_it(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_a_bottleneck_is_refused_beside_what_has_no_rule_for_it(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         RunConfig.parse(config_values(tmp_path, architecture={"bottleneck_width": 8}, **changes))
 
 

@@ -51,15 +51,15 @@ def reachable(otherwise: str, **question: Any) -> tuple[Architecture, ...]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "expected"),
     [
         ({"parameters": "10M"}, "all shapes within 2% of 10M parameters_non_embedding ("),
         ({"parameters": "10M", "convention": "parameters_encoder"}, "all shapes within 2% of 10M parameters_encoder ("),
         ({"memory": "200MB", "train_flops": "60M"}, "under 60M train_flops a token and 200 MB of memory ("),
     ],
 )
-def test_amounts_are_told_with_the_names_of_their_conventions(asked: dict[str, Any], told: str) -> None:
-    assert told in ShapeQuery(**asked).answer().question
+def test_amounts_are_told_with_the_names_of_their_conventions(asked: dict[str, Any], expected: str) -> None:
+    assert expected in ShapeQuery(**asked).answer().question
 
 
 CONVENTIONS = st.sampled_from(["parameters", "parameters_encoder", "parameters_non_embedding"])
@@ -266,9 +266,9 @@ def test_what_a_fit_prints_is_what_shapes_read(tmp_path: Path) -> None:
         rows += [f"{size},{tokens},{1.7 + 400 * size**-0.34 + 410 * tokens**-0.28}" for tokens in (1e8, 1e9, 1e10)]
     (tmp_path / "runs.csv").write_text("\n".join(rows).replace("N,", "parameters_encoder,"))
     arguments = ["fit", str(tmp_path / "runs.csv"), "--law", "chinchilla", "--parameters", "parameters_encoder"]
-    told = CliRunner().invoke(commands, [*arguments, "--tokens", "D", "--loss", "loss", "--bootstrap", "0", "--json"])
-    assert told.exit_code == 0, told.output
-    (tmp_path / "y.json").write_text(told.output)
+    result = CliRunner().invoke(commands, [*arguments, "--tokens", "D", "--loss", "loss", "--bootstrap", "0", "--json"])
+    assert result.exit_code == 0, result.output
+    (tmp_path / "y.json").write_text(result.output)
     solved = ShapeQuery(parameters="10M", law=tmp_path / "y.json", tokens="1B").answer()
     count = parameters(solved.shapes[0]).parameters_encoder
     loss = solved.to_dict()["shapes"][0]["loss_nats"]
@@ -278,11 +278,11 @@ def test_what_a_fit_prints_is_what_shapes_read(tmp_path: Path) -> None:
 def test_what_the_n_of_a_foreign_law_counts_is_said_beside_it(tmp_path: Path) -> None:
     path = write_law(tmp_path / "y.json", law="power", columns={"parameters": "Model Size"}, estimates={"A": 2, "alpha": 0.3})
     for convention, count in parameters(ShapeQuery(parameters="10M").answer().shapes[0]).totals().items():
-        told = CliRunner().invoke(
+        result = CliRunner().invoke(
             commands, ["shapes", "--parameters", "10M", "--law", str(path), "--law-convention", convention, "--json"]
         )
-        assert told.exit_code == 0, told.output
-        losses = {row["shape"]: row["loss_nats"] for row in json.loads(told.output)["shapes"]}
+        assert result.exit_code == 0, result.output
+        losses = {row["shape"]: row["loss_nats"] for row in json.loads(result.output)["shapes"]}
         shape = ShapeQuery(parameters="10M").answer().shapes[0].shape_name
         assert losses[shape] == pytest.approx(2 * count**-0.3), convention
     own = write_law(
@@ -325,9 +325,9 @@ def test_a_law_of_another_vocabulary_is_said_to_be_so(tmp_path: Path) -> None:
     """The sweep's 2,048 pieces stand in its ledger, the file of its law takes them along, and 30,522 are no comparison."""
     folder = depth_or_width(tmp_path / "s", seeds=1, budgets=(1e6, 2e6, 4e6))
     folder.write_ledger()
-    told = CliRunner().invoke(commands, ["fit", str(folder.path), "--law", "chinchilla", "--bootstrap", "40", "--json"])
-    assert told.exit_code == 0, told.output
-    (tmp_path / "y.json").write_text(told.output)
+    result = CliRunner().invoke(commands, ["fit", str(folder.path), "--law", "chinchilla", "--bootstrap", "40", "--json"])
+    assert result.exit_code == 0, result.output
+    (tmp_path / "y.json").write_text(result.output)
     asked: dict[str, Any] = {"parameters": "100k", "law": tmp_path / "y.json", "tokens": "2M", "tolerance": 0.9}
     asked |= {"width": "32:128", "width_multiple": 32, "head_width": 32}
     note = (
@@ -339,7 +339,7 @@ def test_a_law_of_another_vocabulary_is_said_to_be_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("{", "is not JSON"),
         ("[" * 100_000, "is not JSON: it is nested too deeply"),
@@ -365,15 +365,15 @@ def test_a_law_of_another_vocabulary_is_said_to_be_so(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_other_laws_are_refused(tmp_path: Path, content: str, told: str) -> None:
+def test_other_laws_are_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "y.json").write_text(content)
     with pytest.raises(InputError) as refused:
         ShapeQuery(parameters="10M", law=tmp_path / "y.json").answer()
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("options", "place", "told"),
+    ("options", "place", "message"),
     [
         ([], "--parameters", "no amount is given"),
         (["--parameters", "10M", "--tolerance", "1e-7"], "--parameters", "the nearest, L8-H320-A5-F1280, has 9.86M (-1.36%)"),
@@ -392,11 +392,11 @@ def test_other_laws_are_refused(tmp_path: Path, content: str, told: str) -> None
         (["--parameters", "10M", "--latency-table", "nope"], "--latency-table", "only applies with --latency"),
     ],
 )
-def test_bad_questions_are_refused(options: list[str], place: str, told: str) -> None:
+def test_bad_questions_are_refused(options: list[str], place: str, message: str) -> None:
     result = CliRunner().invoke(commands, ["shapes", *options])
     assert isinstance(result.exception, InputError)
     assert result.exception.problems[0].place == place
-    assert told in result.exception.problems[0].message
+    assert message in result.exception.problems[0].message
 
 
 def test_the_command_prints_a_table_and_json() -> None:
@@ -467,9 +467,11 @@ def test_the_shipped_table_has_times_of_several_kinds_in_both_formats() -> None:
 
 def test_kinds_without_a_possible_shape_say_why() -> None:
     query: dict[str, Any] = {"parameters": "10M", "width": "64:512"}
-    told = r"no shape of this kind is possible \(depths 1 to 1, .*convolution_kernel stands beside the first of several blocks"
+    message = (
+        r"no shape of this kind is possible \(depths 1 to 1, .*convolution_kernel stands beside the first of several blocks"
+    )
     for under in (False, True):
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=message):
             ShapeQuery(kind="deberta-v2-xlarge", depth="1", under=under, **query).answer()
     with pytest.raises(InputError, match=r"--kind mobilbert: .*did you mean 'mobilebert'\?.* \(or a preset: bert, modern\)"):
         ShapeQuery(kind="mobilbert", **query).answer()

@@ -40,8 +40,8 @@ def test_a_second_launcher_is_told_who_runs_the_sweep_until_that_one_dies(tmp_pa
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        told = f"is being run by process {holder.pid} on .* since 20.*: study stop {re.escape(str(folder.path))}$"
-        with pytest.raises(InputError, match=told), sweep_lock(folder.launching):
+        message = f"is being run by process {holder.pid} on .* since 20.*: study stop {re.escape(str(folder.path))}$"
+        with pytest.raises(InputError, match=message), sweep_lock(folder.launching):
             pytest.fail("held twice")
         assert is_held(folder.launching)
         coordinated_by = status(folder).coordinator
@@ -126,9 +126,9 @@ def test_a_file_system_that_has_run_out_of_locks_is_told_as_such(tmp_path: Path,
     monkeypatch.setattr(fcntl, "flock", none_left)
     with pytest.raises(InputError, match=r"cannot be locked: .*; use a folder that can be locked"):
         sweep_lock(sweep_folder(tmp_path / "s").launching).__enter__()
-    with pytest.raises(OSError, match=r"entry\.lock") as told:
+    with pytest.raises(OSError, match=r"entry\.lock") as caught:
         open_entry(tmp_path / "entry", lambda _: {})
-    assert told.value.errno in REMEDIES, "no traceback"
+    assert caught.value.errno in REMEDIES, "no traceback"
 
 
 @pytest.mark.usefixtures("without_flock")

@@ -409,7 +409,7 @@ def test_a_damaged_manifest_or_one_of_another_format_is_named(tmp_path: Path) ->
     assert whole["sha256"] == {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in manifest.parent.iterdir() if path != manifest
     }
-    for text, told in (
+    for text, message in (
         ("{", "is damaged"),
         (json.dumps(whole | {"format": 2}), "has format 2, but this version of the workbench reads 1"),
         (None, "does not exist"),
@@ -417,6 +417,6 @@ def test_a_damaged_manifest_or_one_of_another_format_is_named(tmp_path: Path) ->
         manifest.unlink()
         if text is not None:
             manifest.write_text(text)
-        with pytest.raises(InputError, match=rf"manifest\.json: {told}"):
+        with pytest.raises(InputError, match=rf"manifest\.json: {message}"):
             Packed(manifest.parent).content("a/record.json")
         manifest.touch()

@@ -143,9 +143,9 @@ def test_what_a_killed_writer_left_is_removed_by_a_later_one_and_what_another_wr
 
 def test_a_write_that_fails_leaves_nothing_and_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
     (tmp_path / "file").mkdir()
-    with pytest.raises(IsADirectoryError) as told:
+    with pytest.raises(IsADirectoryError) as caught:
         write_atomically(tmp_path / "file", b"new")
-    assert (told.value.filename, told.value.filename2) == (str(tmp_path / "file"), None)
+    assert (caught.value.filename, caught.value.filename2) == (str(tmp_path / "file"), None)
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 

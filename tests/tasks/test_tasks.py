@@ -179,9 +179,9 @@ def test_labels_are_the_same_classes_whatever_format_a_split_has(
 
 def test_labels_that_differ_in_case_alone_are_refused_unless_they_are_named(tmp_path: Path) -> None:
     rows = [{"text": "x y", "label": label} for label in ("good", "Good", "bad")]
-    told = "column 'label' holds 'Good' and 'good', which differ only in case; spell them the same, or, if"
+    message = "column 'label' holds 'Good' and 'good', which differ only in case; spell them the same, or, if"
     unnamed = {"kind": "single", "metrics": ["accuracy"]}
-    assert told in refused(made(tmp_path, unnamed, train=rows, dev=rows, test=rows))
+    assert message in refused(made(tmp_path, unnamed, train=rows, dev=rows, test=rows))
     named = made(tmp_path, SINGLE | {"labels": ["bad", "Good", "good"]}, train=rows, dev=rows, test=rows)
     assert [example.label for example in load_task(named).test if isinstance(example, TextExample)] == [2, 1, 0]
     truths = [{"text": "x y", "label": label} for label in ("True", "true", "false")]
@@ -272,7 +272,7 @@ def test_a_dataset_of_the_hub_is_read_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("classes", "labels", "told", "read"),
+    ("classes", "labels", "expected", "read"),
     [
         (["1", "2", "3"], None, ["1", "2", "3"], [2, 0, 1]),
         (["1", "0", "2"], None, ["1", "0", "2"], [2, 0, 1]),
@@ -285,7 +285,7 @@ def test_a_dataset_of_the_hub_is_read_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["single", "tokens"])
 @pytest.mark.parametrize("place", ["hub", "files"])
 def test_a_class_of_a_dataset_is_an_index_whatever_its_name(
-    place: str, kind: str, classes: list[str], labels: list[Any] | None, told: list[str], read: list[int], tmp_path: Path
+    place: str, kind: str, classes: list[str], labels: list[Any] | None, expected: list[str], read: list[int], tmp_path: Path
 ) -> None:
     """The classes of a dataset are in its Parquet files' metadata; other labels that a task gives name them in their order."""
     tokens = kind == "tokens"
@@ -301,7 +301,7 @@ def test_a_class_of_a_dataset_is_an_index_whatever_its_name(
     spec: dict[str, Any] = {"kind": kind, "metrics": ["accuracy"]} | ({} if labels is None else {"labels": labels})
     source: dict[str, Any] = {"files": None, "hub": str(tmp_path)} if place == "hub" else {"files": "{split}"}
     task = load_task(made(tmp_path, spec | {"source": source | {"splits": files}}))
-    assert list(task.labels) == told
+    assert list(task.labels) == expected
     texts = [example.label for example in task.test if isinstance(example, TextExample)]
     tags = [label for example in task.test if isinstance(example, TokensExample) for label in example.labels]
     assert (tags if tokens else texts) == read
@@ -733,8 +733,8 @@ def test_rows_that_contradict_themselves_or_have_no_answer_are_dropped_where_the
     spans = {"kind": "spans", "metrics": ["answer_f1"]}
     good: dict[str, Any] = {"context": "one two", "question": "what?", "answer": ["two"], "answer_start": [4]}
     odd = [good | {"answer_start": [3]}, good | {"answer": ["two", "one"]}, good | {"answer": [], "answer_start": []}]
-    told = refused(made(tmp_path, spans, train=[good], dev=[good], test=[good, *odd]))
-    assert re.findall(r"drop: \[(\w+)\]", told) == ["invalid", "invalid", "unlabelled"]
+    message = refused(made(tmp_path, spans, train=[good], dev=[good], test=[good, *odd]))
+    assert re.findall(r"drop: \[(\w+)\]", message) == ["invalid", "invalid", "unlabelled"]
     source = {"source": {"drop": ["unlabelled", "invalid"]}}
     task = load_task(made(tmp_path, spans | source, train=[good], dev=[good], test=[good, *odd]))
     assert (len(task.test), task.notes) == (1, [f"{tmp_path / 'test'}.jsonl: 2 invalid and 1 unlabelled rows are skipped"])
@@ -812,7 +812,7 @@ def test_a_comment_that_ends_like_a_tag_is_no_word(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (
             "Ann NNP\n#a remark\nis VBZ\n",
@@ -821,22 +821,22 @@ def test_a_comment_that_ends_like_a_tag_is_no_word(tmp_path: Path) -> None:
         ("Ann\tNNP\tB-PER\nis\tVBZ\n", "train.conll:2: has 2 columns, but line 1 has 3; give each word all of them"),
     ],
 )
-def test_a_line_that_is_no_word_with_its_tag_is_refused(tmp_path: Path, text: str, told: str) -> None:
-    assert told in refused(conll_train(tmp_path, text))
+def test_a_line_that_is_no_word_with_its_tag_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    assert message in refused(conll_train(tmp_path, text))
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "message"),
     [
         ("EU,B-ORG\nrejects,O\n", "each of its 2 rows is one word; give each row a sentence's words"),
         ('"c(""EU"", ""x"")","c(""B"", ""O"")"\n', "is not a complete list; write lists as JSON"),
         ('"{EU,x}","{B,O}"\n', "is not a complete list; write lists as JSON"),
     ],
 )
-def test_words_that_a_csv_writes_otherwise_are_refused(tmp_path: Path, rows: str, told: str) -> None:
+def test_words_that_a_csv_writes_otherwise_are_refused(tmp_path: Path, rows: str, message: str) -> None:
     for split in ("train", "dev", "test"):
         (tmp_path / f"{split}.csv").write_text(f"tokens,tags\n{rows}")
-    assert told in refused(made(tmp_path, {"kind": "tokens", "metrics": ["accuracy"], "source": {"splits": SPLITS}}))
+    assert message in refused(made(tmp_path, {"kind": "tokens", "metrics": ["accuracy"], "source": {"splits": SPLITS}}))
 
 
 def test_lists_as_json_keep_characters_beyond_16_bits() -> None:
@@ -844,7 +844,7 @@ def test_lists_as_json_keep_characters_beyond_16_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "told"),
+    ("labels", "message"),
     [
         (["pos", "pos\u200b", "neg"], r"holds 'pos' and 'pos\u200b', which differ only in their spelling"),
         (["caf\u00e9", "cafe\u0301", "tea"], "which differ only in their spelling"),
@@ -853,9 +853,9 @@ def test_lists_as_json_keep_characters_beyond_16_bits() -> None:
         (["-", "pos", "neg"], "holds -, which often marks missing labels"),
     ],
 )
-def test_labels_that_are_no_classes_of_their_own_are_refused(tmp_path: Path, labels: list[str], told: str) -> None:
+def test_labels_that_are_no_classes_of_their_own_are_refused(tmp_path: Path, labels: list[str], message: str) -> None:
     rows = [{"text": f"x {label}", "label": label} for label in labels]
-    assert told in refused(made(tmp_path, {"kind": "single", "metrics": ["accuracy"]}, train=rows, dev=rows, test=rows))
+    assert message in refused(made(tmp_path, {"kind": "single", "metrics": ["accuracy"]}, train=rows, dev=rows, test=rows))
 
 
 def test_missing_labels_as_text_are_dropped_where_that_is_asked(tmp_path: Path) -> None:
@@ -867,7 +867,7 @@ def test_missing_labels_as_text_are_dropped_where_that_is_asked(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("several_labels", "told"),
+    ("several_labels", "message"),
     [
         (["a", "b", "a b"], "holds 'a b', which joins other labels"),
         ([[0, 1, 1], [1, 0, 0]], "labels [0, 1, 1] are a 0 or 1 for each class"),
@@ -875,9 +875,9 @@ def test_missing_labels_as_text_are_dropped_where_that_is_asked(tmp_path: Path) 
         (["{a,b}", "a"], "is not a complete list"),
     ],
 )
-def test_several_labels_that_are_written_otherwise_are_refused(tmp_path: Path, several_labels: list[Any], told: str) -> None:
+def test_several_labels_that_are_written_otherwise_are_refused(tmp_path: Path, several_labels: list[Any], message: str) -> None:
     rows = [{"text": "x", "label": each} for each in several_labels]
-    assert told in refused(made(tmp_path, SEVERAL, train=rows, dev=rows, test=rows))
+    assert message in refused(made(tmp_path, SEVERAL, train=rows, dev=rows, test=rows))
 
 
 def test_a_delimited_file_may_have_semicolons(tmp_path: Path) -> None:

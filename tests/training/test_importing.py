@@ -112,10 +112,10 @@ def test_a_model_of_transformers_predicts_as_it_did(study: Any, place: Path, tmp
     assert record is not None
     assert record.environment is not None
     assert record.environment.kernels == "eager", "by which it was validated"
-    told = to_text(run, record).splitlines()
-    assert any("On this text it reads no word order" in line for line in told)
-    assert "  base: {architecture: {positions: 24}}" in told, "what is as usual a sweep file need not say"
-    lines = yaml.safe_load("\n".join(told[told.index("A sweep that uses it as a start or a teacher needs:") + 1 :]))
+    printed = to_text(run, record).splitlines()
+    assert any("On this text it reads no word order" in line for line in printed)
+    assert "  base: {architecture: {positions: 24}}" in printed, "what is as usual a sweep file need not say"
+    lines = yaml.safe_load("\n".join(printed[printed.index("A sweep that uses it as a start or a teacher needs:") + 1 :]))
     assert lines["vary"] == {"recipe.start": ["fresh", str(run.path)]}
     assert lines["data"]["tokenizer"]["path"] == str(tmp_path / "mine, theirs" / "bert" / "tokenizer.json")
     assert "30% of the text's characters are [UNK]" in to_text(run, record.model_copy(update={"lost_share": 0.3}))
@@ -193,7 +193,7 @@ def ours_of(theirs: PreTrainedModel) -> MaskedLanguageModel:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (torch.Tensor.int, "in int32, not as floating"),
         (lambda weight: weight.to(torch.float8_e4m3fn), "in float8_e4m3fn, not as .* of 16 bits or more"),
@@ -201,13 +201,13 @@ def ours_of(theirs: PreTrainedModel) -> MaskedLanguageModel:
     ],
 )
 def test_a_tensor_that_cannot_be_a_weight_is_refused_by_its_name(
-    change: Callable[[torch.Tensor], torch.Tensor], told: str
+    change: Callable[[torch.Tensor], torch.Tensor], message: str
 ) -> None:
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 200}
     theirs = BertForMaskedLM(BertConfig(**sizes, max_position_embeddings=16))
     settings, name = theirs.config.to_dict(), "bert.encoder.layer.0.output.dense.weight"
     weights = theirs.state_dict()
-    with pytest.raises(InputError, match=f"theirs: holds {name} .*{told}"):
+    with pytest.raises(InputError, match=f"theirs: holds {name} .*{message}"):
         our_weights(
             weights | {name: change(weights[name])}, our_architecture(settings, "theirs"), class_in(settings, ""), "theirs"
         )
@@ -322,7 +322,7 @@ def test_of_published_encoders_those_are_built_that_compute_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "told"),
+    ("name", "changes", "message"),
     [
         (
             "Albert",
@@ -337,7 +337,7 @@ def test_of_published_encoders_those_are_built_that_compute_the_same() -> None:
         ("ModernBert", {"layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, "only full_attention in the first of"),
     ],
 )
-def test_what_a_class_computes_in_another_way_is_told(name: str, changes: dict[str, Any], told: str) -> None:
+def test_what_a_class_computes_in_another_way_is_told(name: str, changes: dict[str, Any], message: str) -> None:
     """Whether transformers has put the settings in order or not."""
     usual: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 64}
     usual |= {"vocab_size": 200, "hidden_act": "gelu", "norm_eps": 1e-12}
@@ -347,7 +347,7 @@ def test_what_a_class_computes_in_another_way_is_told(name: str, changes: dict[s
     for settled in (settings(**usual | changes).to_dict(), {"model_type": settings.model_type} | usual | changes):
         with pytest.raises(InputError) as refused:
             our_architecture(settled, "theirs")
-        assert told in str(refused.value)
+        assert message in str(refused.value)
 
 
 def test_a_vocab_txt_is_kept_as_the_tokeniser_that_it_makes(place: Path, tmp_path: Path) -> None:
@@ -389,7 +389,7 @@ def test_weights_in_shards_are_those_of_one_file(place: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("weight_map", "told"),
+    ("weight_map", "message"),
     [
         ({"w": "../model-1.safetensors"}, "index.json: has no weight_map to .safetensors files beside it"),
         ({}, "index.json: has no weight_map"),
@@ -397,16 +397,18 @@ def test_weights_in_shards_are_those_of_one_file(place: Path, tmp_path: Path) ->
         ({"w": "model-2.safetensors"}, "model-2.safetensors: does not exist, though model.safetensors.index.json names it"),
     ],
 )
-def test_an_index_of_shards_that_leads_elsewhere_is_refused(place: Path, tmp_path: Path, weight_map: object, told: str) -> None:
+def test_an_index_of_shards_that_leads_elsewhere_is_refused(
+    place: Path, tmp_path: Path, weight_map: object, message: str
+) -> None:
     source = saved(place, tmp_path / "bert")
     (source / "model.safetensors").unlink()
     (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    with pytest.raises(InputError, match=re.escape(told)):
+    with pytest.raises(InputError, match=re.escape(message)):
         imported(place, source, tmp_path / "into")
 
 
 @pytest.mark.parametrize(
-    ("size", "value", "told"),
+    ("size", "value", "message"),
     [
         ("hidden_size", 10**9, "config.json.hidden_size: 1000000000 is above the most allowed, 1,000,000"),
         ("num_attention_heads", 10**12, "config.json.num_attention_heads: 1000000000000 is above the most allowed"),
@@ -417,13 +419,13 @@ def test_an_index_of_shards_that_leads_elsewhere_is_refused(place: Path, tmp_pat
     ],
 )
 def test_sizes_far_beyond_the_weights_are_refused_before_anything_is_built(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, value: int, told: str
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, value: int, message: str
 ) -> None:
     source = saved(place, tmp_path / "bert")
     values = json.loads((source / "config.json").read_bytes())
     (source / "config.json").write_text(json.dumps(values | {size: value}))
     monkeypatch.setattr("study.model.in_transformers.MaskedLanguageModel", pytest.fail)
-    with pytest.raises(InputError, match=re.escape(told)):
+    with pytest.raises(InputError, match=re.escape(message)):
         imported(place, source, tmp_path / "into")
 
 
@@ -542,7 +544,7 @@ def broken(place: Path, folder: Path, case: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("case", "told"),
+    ("case", "message"),
     [
         ("a type", "is a model of type gpt2; supported types are bert, roformer, megatron-bert, esm, electra, albert, "),
         (
@@ -570,17 +572,17 @@ def broken(place: Path, folder: Path, case: str) -> Path:
     ],
 )
 def test_what_cannot_be_imported_is_refused_before_anything_is_written(
-    study: Any, place: Path, tmp_path: Path, case: str, told: str
+    study: Any, place: Path, tmp_path: Path, case: str, message: str
 ) -> None:
     source = broken(place, tmp_path / "bert", case)
     status, out, err = study("import-encoder", source, "--into", tmp_path / "into", *text(place))
     assert (status, out) == (2, "")
-    assert told in err
+    assert message in err
     assert not (tmp_path / "into").exists()
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"sequence-length": 32}, "--sequence-length: 32 is more than the encoder has positions; give 24 or fewer"),
         ({"sequence-length": 4}, "--sequence-length: "),
@@ -589,12 +591,12 @@ def test_what_cannot_be_imported_is_refused_before_anything_is_written(
     ],
 )
 def test_a_text_that_does_not_serve_is_refused_by_the_name_of_its_option(
-    study: Any, place: Path, tmp_path: Path, options: dict[str, Any], told: str
+    study: Any, place: Path, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     source = saved(place, tmp_path / "bert")
     status, out, err = study("import-encoder", source, "--into", tmp_path / "into", *text(place, **options))
     assert (status, out) == (2, "")
-    assert told in err
+    assert message in err
     assert not (tmp_path / "into").exists()
 
 

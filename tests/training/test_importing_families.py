@@ -311,9 +311,9 @@ def robertas_tokenizer(text: Path) -> Tokenizer:
 
 
 def imported(place: Path, source: Path, into: Path) -> tuple[RunFolder, list[str]]:
-    told: list[str] = []
+    messages: list[str] = []
     data = config(place / "text.txt").data
-    return import_encoder(str(source), SweepFolder(into), data, Execution(), "fp32", told.append), told
+    return import_encoder(str(source), SweepFolder(into), data, Execution(), "fp32", messages.append), messages
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
@@ -326,8 +326,8 @@ def test_shards_half_precision_padding_and_other_special_pieces_are_read(
     theirs = made("RobertaForMaskedLM", vocab_size=padded, bos_token_id=0, eos_token_id=2).to(precision)
     theirs.save_pretrained(tmp_path / "roberta", max_shard_size="5KB")
     tokenizer.save(str(tmp_path / "roberta" / "tokenizer.json"))
-    run, told = imported(place, tmp_path / "roberta", tmp_path / "into")
-    assert told == [f"The vocabulary is cut from {padded:,} rows to the {pieces:,} pieces of the tokeniser."]
+    run, messages = imported(place, tmp_path / "roberta", tmp_path / "into")
+    assert messages == [f"The vocabulary is cut from {padded:,} rows to the {pieces:,} pieces of the tokeniser."]
     tokens = torch.randint(5, pieces, (3, 16))
     ours = Pretrained(run).masked_language_model()
     torch.testing.assert_close(ours(tokens), theirs.float()(tokens).logits[..., :pieces], atol=1e-5, rtol=1e-5)
@@ -363,8 +363,8 @@ def test_an_encoder_without_its_head_is_scored_and_a_start_but_has_no_loss(place
     theirs.save_pretrained(source)
     toy = trained(place / "results", config(place / "text.txt"))
     (source / "tokenizer.json").write_text(Pretrained(toy).tokenizer.to_str())
-    run, told = imported(place, source, tmp_path / "into")
-    assert told == ["It has no MLM head, so it has no loss: it can be scored and be a start, but not teach."]
+    run, messages = imported(place, source, tmp_path / "into")
+    assert messages == ["It has no MLM head, so it has no loss: it can be scored and be a start, but not teach."]
     record = run.record()
     assert record is not None
     assert (record.state, record.loss_nats, record.untrained_head) == ("COMPLETED", None, True)

@@ -165,12 +165,12 @@ def test_a_run_over_pairs_teaches_and_is_taught(taught: str, teaching: str, corp
     assert record.state == "COMPLETED", record.reason
 
 
-@pytest.mark.parametrize(("changes", "told"), [
+@pytest.mark.parametrize(("changes", "message"), [
     ({"architecture": {"segments": 1}}, "reads two segments, but architecture.segments 1; set it to 2"),
     ({"recipe": {"budget": {"steps": 0}, "start": "a/0123456789abcdef"}}, "no head for pairs; leave out recipe.objective"),
 ])  # fmt: skip
-def test_what_does_not_go_with_pairs_is_refused(changes: dict[str, Any], told: str, corpus: Path) -> None:
-    with pytest.raises(InputError, match=told):
+def test_what_does_not_go_with_pairs_is_refused(changes: dict[str, Any], message: str, corpus: Path) -> None:
+    with pytest.raises(InputError, match=message):
         config(corpus, **{**changes, "recipe": {"objective": "mlm_nsp"} | changes.get("recipe", {})})
 
 

@@ -123,13 +123,15 @@ def test_a_run_is_trained_as_transformers_trains_both_its_classes(
         read = tokens.scatter(
             1, masked.positions, torch.where(masked.labels == -100, tokens.gather(1, masked.positions), drawn)
         )
-        told = theirs.discriminator(input_ids=read).logits
+        logits = theirs.discriminator(input_ids=read).logits
         ordinary = ~torch.isin(tokens, torch.tensor(prepared.special.all))
-        told_loss = F.binary_cross_entropy_with_logits(told[ordinary], (read != tokens)[ordinary].float(), reduction="sum")
+        detection_loss = F.binary_cross_entropy_with_logits(
+            logits[ordinary], (read != tokens)[ordinary].float(), reduction="sum"
+        )
         for group in optimiser.param_groups:
             group["lr"] = wanted.recipe.learning_rate * learning_rate_factor(step, STEPS, wanted.recipe)
         optimiser.zero_grad()
-        torch.autograd.backward(output.loss + DETECTION_WEIGHT * told_loss / tokens.numel())
+        torch.autograd.backward(output.loss + DETECTION_WEIGHT * detection_loss / tokens.numel())
         torch.nn.utils.clip_grad_norm_(theirs.parameters(), wanted.recipe.gradient_clip_norm)
         optimiser.step()
 
@@ -275,28 +277,28 @@ def test_a_task_begins_with_the_detecting_encoder(corpus: Path, tmp_path: Path) 
     assert not any(name.startswith("generator") for name, _ in model.named_parameters())
 
 
-@pytest.mark.parametrize(("changes", "told"), [
+@pytest.mark.parametrize(("changes", "message"), [
     ({"recipe": {"parametrization": "completep", "base_width": 16}}, "no rule for objective rtd, whose two encoders share"),
     ({"recipe": {"teacher": "a/0123456789abcdef"}}, "masked words, which objective rtd does not learn"),
     ({"recipe": {"budget": {"steps": 0}, "start": "a/0123456789abcdef"}}, "trains no generator; leave out recipe.objective"),
     ({"architecture": {"position_encoding": "rotary"}, "recipe": {"generator_share": 0.1}}, "generator_share 0.1 makes a gen"),
 ])  # fmt: skip
-def test_what_does_not_go_with_it_is_refused(changes: dict[str, Any], told: str, corpus: Path) -> None:
-    with pytest.raises(InputError, match=told):
+def test_what_does_not_go_with_it_is_refused(changes: dict[str, Any], message: str, corpus: Path) -> None:
+    with pytest.raises(InputError, match=message):
         config(corpus, architecture=SIZES | changes.get("architecture", {}), recipe={"objective": "rtd"} | changes["recipe"])
 
 
-@pytest.mark.parametrize(("knobs", "told"), [
+@pytest.mark.parametrize(("knobs", "message"), [
     ({"teacher": "{}"}, "detects replaced tokens (objective rtd) and predicts none"),
     ({"start": "{}", "budget": {"steps": 0}}, "detects replaced tokens (objective rtd) and predicts none"),
     ({"start": "{}:grow=even"}, "cannot grow or get narrower tables from or into objective rtd"),
 ])  # fmt: skip
-def test_what_its_runs_cannot_serve_is_refused(knobs: dict[str, Any], told: str, corpus: Path, tmp_path: Path) -> None:
+def test_what_its_runs_cannot_serve_is_refused(knobs: dict[str, Any], message: str, corpus: Path, tmp_path: Path) -> None:
     run = trained(tmp_path, of(corpus))
     given: dict[str, Any] = {name: value.format(run.path) if isinstance(value, str) else value for name, value in knobs.items()}
     with pytest.raises(InputError) as refusal:
         check_trained_runs([of(corpus, objective="mlm", **given)])
-    assert told in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 def test_a_sweep_compares_its_scores_and_no_losses_beside_masked_words(tmp_path: Path) -> None:
@@ -307,10 +309,10 @@ def test_a_sweep_compares_its_scores_and_no_losses_beside_masked_words(tmp_path:
             add_run(folder, run_config(2, 64, seed=seed, objective=objective))
     folder.write_ledger()
     evidence = gather(folder)
-    told = (
+    reason = (
         "the loss of objective rtd is of telling replaced tokens, and that of others of predicting masked words; compare scores"
     )
-    assert missing_comparison(evidence) == f"variants are not compared: {told}"
+    assert missing_comparison(evidence) == f"variants are not compared: {reason}"
     assert not evidence.comparisons.pairs
     assert "recipe.objective" in validation_columns(evidence.ledger)
     points = pd.DataFrame({"detects": [True, False], "cell": ["one", "other"]})

@@ -91,7 +91,7 @@ def sweep_of(corpus: Path, depths: list[int], steps: int, **rest: object) -> dic
     }
 
 
-def told(*runs: RunConfig) -> str:
+def refusal_of(*runs: RunConfig) -> str:
     with pytest.raises(InputError) as caught:
         check_trained_runs(runs)
     return str(caught.value)
@@ -280,25 +280,25 @@ def test_a_stopped_run_goes_on_from_its_checkpoint_and_needs_its_donor_no_more(
 def test_what_a_donor_cannot_give_is_told_before_anything_is_spent(corpus: Path, source: RunFolder, tmp_path: Path) -> None:
     check_trained_runs([started(corpus, source.path), toy(corpus)])
     missing = started(corpus, tmp_path / "0123456789abcdef")
-    assert "is not the folder of a finished run" in told(missing)
-    assert told(missing, missing).count("\n") == 0, "each once"
+    assert "is not the folder of a finished run" in refusal_of(missing)
+    assert refusal_of(missing, missing).count("\n") == 0, "each once"
     wide = toy(corpus, width=32, start=str(source.path))
     differs = "a run can start only from one that differs from it in depth, ffn, embedding_width alone"
-    assert f"has width 16, not 32; {differs}" in told(wide)
-    assert "has 4 of the 5 layers that L5-H16-A2-F32 begins with" in told(started(corpus, source.path, depth=5))
+    assert f"has width 16, not 32; {differs}" in refusal_of(wide)
+    assert "has 4 of the 5 layers that L5-H16-A2-F32 begins with" in refusal_of(started(corpus, source.path, depth=5))
     renamed = tmp_path / ("e" * 16)
     renamed.symlink_to(source.path)
-    assert f"holds run {source.run_id}; a run's folder has its id for a name" in told(started(corpus, renamed))
+    assert f"holds run {source.run_id}; a run's folder has its id for a name" in refusal_of(started(corpus, renamed))
     lost = RunFolder(tmp_path / source.run_id)
     lost.path.mkdir()
     record = source.record()
     assert record is not None
     lost.file_record(record)
-    assert "has no weights.safetensors" in told(started(corpus, lost.path))
+    assert "has no weights.safetensors" in refusal_of(started(corpus, lost.path))
     failed = RunFolder(tmp_path / ("f" * 16))
     failed.path.mkdir()
     failed.file_record(RunRecord.parse(record.model_dump() | {"state": "DIVERGED", "run_id": "f" * 16}))
-    assert "did not complete (DIVERGED)" in told(started(corpus, failed.path))
+    assert "did not complete (DIVERGED)" in refusal_of(started(corpus, failed.path))
 
 
 def of_kind(corpus: Path, kind: dict[str, Any], depth: int = 2, **recipe: Any) -> RunConfig:
@@ -321,7 +321,7 @@ def test_layers_that_do_not_stand_alone_are_not_cut_off_and_a_whole_encoder_serv
 ) -> None:
     whole = trained(tmp_path, of_kind(corpus, kind, depth=3, budget={"steps": 4}))
     start = f"{whole.path}{keep}"
-    assert told(of_kind(corpus, kind, start=start)).endswith(refusal)
+    assert refusal_of(of_kind(corpus, kind, start=start)).endswith(refusal)
     for keeping in () if kind == SHARED else ("", ":spread"):
         check_trained_runs([of_kind(corpus, kind, start=f"{whole.path}{keeping}")])
     uncut = trained(tmp_path, of_kind(corpus, kind, depth=3, start=start, budget={"steps": 0})).record()
@@ -542,8 +542,8 @@ def test_a_run_that_matches_layers_goes_on_to_the_same_bits_and_counts_them(
 
 
 def test_layers_that_a_teacher_cannot_match_are_told_before_anything_is_spent(corpus: Path, source: RunFolder) -> None:
-    assert "layers 1-5 go beyond" in told(taught(corpus, f"{source.path}:hidden_mse=1:layers=1-5"))
-    assert "hidden_cosine needs equal widths" in told(taught(corpus, f"{source.path}:hidden_cosine=1"))
+    assert "layers 1-5 go beyond" in refusal_of(taught(corpus, f"{source.path}:hidden_mse=1:layers=1-5"))
+    assert "hidden_cosine needs equal widths" in refusal_of(taught(corpus, f"{source.path}:hidden_cosine=1"))
     check_trained_runs([taught(corpus, f"{source.path}:hidden_mse=1")])
     for wrong, message in {
         ":hidden_mse=1:layers=middle": "is neither none nor the folder of a run",
@@ -572,18 +572,18 @@ def test_what_a_teacher_cannot_give_is_told_before_anything_is_spent(corpus: Pat
     wanted = taught(corpus, source.path)
     check_trained_runs([wanted, taught(corpus, source.path, 6)], begun={wanted.key})
     missing = taught(corpus, tmp_path / "0123456789abcdef")
-    assert "recipe.teacher" in told(missing)
-    assert "is not the folder of a finished run" in told(missing)
+    assert "recipe.teacher" in refusal_of(missing)
+    assert "is not the folder of a finished run" in refusal_of(missing)
     with pytest.raises(InputError, match="is not the folder of a"):  # unlike a source, a teacher is needed to the end
         check_trained_runs([missing], begun={missing.key})
     both = taught(corpus, tmp_path / ("1" * 16), start=str(tmp_path / ("2" * 16)))
-    assert told(both).count("\n") == 1, "all at once"
+    assert refusal_of(both).count("\n") == 1, "all at once"
     data = {"tokenizer": {"vocabulary": 90}}
     values = wanted.to_dict()
     fewer = RunConfig.parse(deep_merge(values, {"data": data, "architecture": {"vocabulary": 90}}))
-    assert "has a vocabulary of 100, not 90" in told(fewer)
+    assert "has a vocabulary of 100, not 90" in refusal_of(fewer)
     longer = RunConfig.parse(deep_merge(values, {"data": {"sequence_length": 32}, "architecture": {"positions": 32}}))
-    assert "has 16 positions, but sequences have 32 tokens" in told(longer)
+    assert "has 16 positions, but sequences have 32 tokens" in refusal_of(longer)
 
 
 def test_a_search_that_is_over_needs_its_teacher_no_more(corpus: Path, tmp_path: Path, study: Any) -> None:
@@ -694,8 +694,8 @@ def test_a_sweep_tells_which_layers_to_keep_without_training(
     assert [(each["whole"], each["layers"]) for each in cuts] == [(name, layers) for layers in (1, 1, 2, 2)]
     costs = {each["cut"]: each["difference"]["estimate_nats"] for each in cuts}
     assert costs == pytest.approx({cell: loss - whole for cell, loss in losses.items()})
-    told = "Of L4-H16-A2-F32 (start=first) at 0 steps, cutting off 1 layer"
-    (line,) = (line for line in answer["findings"]["loss"] if line.startswith(told))
+    prefix = "Of L4-H16-A2-F32 (start=first) at 0 steps, cutting off 1 layer"
+    (line,) = (line for line in answer["findings"]["loss"] if line.startswith(prefix))
     assert "; cutting off 2 layers costs +" in line
     for layers in (1, 2):
         least = min((each for each in cuts if each["layers"] == layers), key=lambda each: costs[each["cut"]])
