@@ -52,9 +52,9 @@ PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
 
 AXE = """
 const done = arguments[arguments.length - 1], harmful = ["critical", "serious"];
-const told = (rule, node) => `${rule}: ${node.html.slice(0, 200)} at ${node.target}: ${node.failureSummary}`;
+const described = (rule, node) => `${rule}: ${node.html.slice(0, 200)} at ${node.target}: ${node.failureSummary}`;
 axe.run(document, { resultTypes: ["violations"] }).then(({ violations }) => done(violations
-    .filter(one => harmful.includes(one.impact)).flatMap(one => one.nodes.map(node => told(one.id, node)))));
+    .filter(one => harmful.includes(one.impact)).flatMap(one => one.nodes.map(node => described(one.id, node)))));
 """
 
 

@@ -1,4 +1,4 @@
-"""What a reader does with made-up input: it reads it, or tells each problem on a line that says something."""
+"""What a reader does with made-up input: it reads it, or reports each problem on a line that says something."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ RATES = {"recipe.learning_rate": {"low": 0.02, "high": 0.08, "trials": 3}}
 
 
 def write_topics(path: Path, documents: int = 500, words: int = 40) -> Path:
-    """Documents of so many words, of one of eight topics with eight words each, so that every word tells much of the others."""
+    """Documents of so many words, of one of eight topics with eight words each, so that every word says much of the others."""
     draw = random.Random(0)
     known = [a + b + c for a in "bdgklmnp" for b in ("ab", "ek", "il", "om") for c in ("a", "e")]
     texts = []

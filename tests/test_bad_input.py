@@ -348,7 +348,7 @@ def test_a_file_that_is_no_sweep(
 
 
 @pytest.mark.parametrize("command", ["plan", "launch"])
-def test_files_of_the_data_that_are_missing_are_told_together(
+def test_files_of_the_data_that_are_missing_are_reported_together(
     command: str, here: Path, refusal: Refusal, no_data: None
 ) -> None:
     text = GOOD.replace("text.txt", "nowhere/x.parquet")
@@ -372,7 +372,7 @@ def test_a_folder_is_no_sweep_file(here: Path, refusal: Refusal) -> None:
     assert one(refusal.of("plan", ".")) == ".: cannot be read: Is a directory"
 
 
-def test_everything_wrong_is_told_at_once_before_data_is_touched(here: Path, refusal: Refusal, no_data: None) -> None:
+def test_everything_wrong_is_reported_at_once_before_data_is_touched(here: Path, refusal: Refusal, no_data: None) -> None:
     Path("x.yaml").write_text(
         "question: Why?\nsedes: 2\ndata: {corpus: text.txt, tokenizer: {vocabulary: 200}, sequence_length: 16}\n"
         "base: {recipe: {learning_rate: -1, batch_tokens: 256, warmup: 3}}\n"
@@ -391,14 +391,16 @@ def test_everything_wrong_is_told_at_once_before_data_is_touched(here: Path, ref
     }
 
 
-def test_of_a_list_that_is_wrong_throughout_the_first_are_told(here: Path, refusal: Refusal) -> None:
+def test_of_a_list_that_is_wrong_throughout_the_first_are_reported(here: Path, refusal: Refusal) -> None:
     Path("x.yaml").write_text(GOOD + f"tags: {[*range(300)]}\n")
     messages = refusal.of("plan", "x.yaml")
     assert messages[0] == "tags[0]: 0 is not text; write it in quotes, such as '0'"
     assert messages[MOST_REPORTED:] == [f"and {300 - MOST_REPORTED} more"]
 
 
-def test_targets_that_no_width_meets_are_told_beside_what_else_is_wrong(here: Path, refusal: Refusal, no_data: None) -> None:
+def test_targets_that_no_width_meets_are_reported_beside_what_else_is_wrong(
+    here: Path, refusal: Refusal, no_data: None
+) -> None:
     Path("x.yaml").write_text(GOOD.replace("grid: {depth: [1], width: [16], heads: [2]}", "iso_parameters: [100], depth: [1]"))
     tuned = "tune={recipe.learning_rate: {low: 2, high: 1, trials: 2}}"
     messages = refusal.of("plan", "x.yaml", tuned, "vary={recipe.dropout: [2]}", "base.recipe.epsilon=-1")
@@ -414,7 +416,7 @@ def test_targets_that_no_width_meets_are_told_beside_what_else_is_wrong(here: Pa
     }
 
 
-def test_runs_files_and_tasks_that_cannot_be_are_told_together(here: Path, refusal: Refusal, no_data: None) -> None:
+def test_runs_files_and_tasks_that_cannot_be_are_reported_together(here: Path, refusal: Refusal, no_data: None) -> None:
     Path("x.yaml").write_text(GOOD)
     messages = refusal.of(
         "plan", "x.yaml", "vary={recipe.dropout: [0, 2]}", "data.corpus=gone.txt", "downstream=[colaa, sst22]"
@@ -424,7 +426,7 @@ def test_runs_files_and_tasks_that_cannot_be_are_told_together(here: Path, refus
     assert "downstream.tasks[0]: 'colaa' is not known, nor is it a .yaml file; did you mean 'cola'?" in messages
 
 
-def test_a_folder_of_tasks_that_is_not_there_is_told_once(here: Path, refusal: Refusal, no_data: None) -> None:
+def test_a_folder_of_tasks_that_is_not_there_is_reported_once(here: Path, refusal: Refusal, no_data: None) -> None:
     Path("x.yaml").write_text(GOOD)
     messages = refusal.of("plan", "x.yaml", "downstream={tasks: [cola, sst2], data: gone}")
     assert one(messages).endswith("gone: is not a folder; give the one that holds the task files")
@@ -753,7 +755,7 @@ def test_a_ledger_that_lacks_columns_is_named_with_them(here: Path, refusal: Ref
 @pytest.mark.parametrize(
     "column", ["recipe.learning_rate", "loss_nats", "seed", "tokens", "train_flops", "unigram_entropy_nats"]
 )
-def test_text_in_place_of_a_number_of_a_ledger_is_told_with_its_row(column: str, here: Path, refusal: Refusal) -> None:
+def test_text_in_place_of_a_number_of_a_ledger_is_reported_with_its_row(column: str, here: Path, refusal: Refusal) -> None:
     folder = sweep_folder(Path("results/x"))
     for width in (64, 128):
         add_run(folder, run_config(1, width))
@@ -770,7 +772,7 @@ def test_text_in_place_of_a_number_of_a_ledger_is_told_with_its_row(column: str,
     )
 
 
-def test_a_ledger_with_its_header_twice_is_told_with_the_row(here: Path, refusal: Refusal) -> None:
+def test_a_ledger_with_its_header_twice_is_reported_with_the_row(here: Path, refusal: Refusal) -> None:
     folder = sweep_folder(Path("results/x"))
     add_run(folder, run_config(1, 64))
     folder.write_ledger()
@@ -788,7 +790,7 @@ def test_a_ledger_with_its_header_twice_is_told_with_the_row(here: Path, refusal
         (["exclude", "0" * 16, "--reason", "Why not?"], f"runs/{'0' * 16}/exclusion.json"),
     ],
 )
-def test_a_full_disk_is_told_with_the_file(arguments: list[str], file: str, here: Path, refusal: Refusal) -> None:
+def test_a_full_disk_is_reported_with_the_file(arguments: list[str], file: str, here: Path, refusal: Refusal) -> None:
     Path("x.yaml").write_text(GOOD)
     folder = sweep_folder(Path("results/x"))
     folder.run("0" * 16).write_config(Plan(read_sweep(Path("x.yaml"))[0]).cells[0].config)
@@ -871,7 +873,7 @@ def test_slots_that_no_machine_has_are_refused(here: Path, refusal: Refusal) -> 
         (["shapes", "--parameters", "10M", "--batch", "16KB"], "--batch: '16KB' is not a count such as 10M, 250k or 1.5e6"),
     ],
 )
-def test_a_count_that_is_none_is_told(arguments: list[object], message: str, here: Path, refusal: Refusal) -> None:
+def test_a_count_that_is_none_is_reported(arguments: list[object], message: str, here: Path, refusal: Refusal) -> None:
     assert one(refusal.of(*arguments)).startswith(message)
 
 
@@ -889,18 +891,18 @@ def test_a_file_is_no_folder_to_write_into(arguments: list[object], here: Path, 
 
 
 @pytest.mark.parametrize("arguments", [["status"], ["stop"], ["frontier"], ["params"], ["exclude", "--reason", "why"]])
-def test_a_name_that_no_file_can_have_is_told(arguments: list[str], here: Path, refusal: Refusal) -> None:
+def test_a_name_that_no_file_can_have_is_reported(arguments: list[str], here: Path, refusal: Refusal) -> None:
     command, *options = arguments
     assert one(refusal.of(command, "x" * 300, *options)).endswith(": File name too long; give another path")
 
 
-def test_a_folder_in_the_place_of_a_file_is_told(here: Path, refusal: Refusal) -> None:
+def test_a_folder_in_the_place_of_a_file_is_reported(here: Path, refusal: Refusal) -> None:
     folder = sweep_folder(Path("results/x"))
     folder.ledger_file.mkdir()
     assert one(refusal.of("report", folder.path)) == f"{folder.ledger_file}: Is a directory; move it away, or give another path"
 
 
-def test_a_folder_under_a_file_is_told(here: Path, refusal: Refusal) -> None:
+def test_a_folder_under_a_file_is_reported(here: Path, refusal: Refusal) -> None:
     Path("file").write_text("not a folder")
     message = one(refusal.of("figures", "--into", "file/figures", prefix="Error: "))
     assert "'--into': 'file/figures' cannot be written; give another folder" in message

@@ -229,7 +229,7 @@ def launch(
             unscored = f"Not scored on {tasks}: the answer uses no run."
             show(*(() if as_json else (unscored,) if scored is None else score_table(scored)))
         answer = report_on(folder, formats=IMAGES if track else ())
-    _tell(folder, answer, as_json)
+    _show_answer(folder, answer, as_json)
 
 
 BESIDE = "report.html in FOLDER"
@@ -297,7 +297,7 @@ def report(
     if page is not None and str(page) == BESIDE:
         page = folder / "report.html"
     answer = report_on(sweep, include_unbracketed, formats, style, page)
-    _tell(sweep, answer, as_json)
+    _show_answer(sweep, answer, as_json)
     if changed := _on_other_text(answer.evidence.sweep, answer.records):
         echo(f"{changed}; the answer is about the text that they read.", err=as_json)
     if page is not None and not as_json:
@@ -332,7 +332,7 @@ def _on_other_text(sweep: Sweep, records: Sequence[RunRecord]) -> str:
         return ""
 
 
-def _tell(folder: SweepFolder, answer: Answer, as_json: bool) -> None:
+def _show_answer(folder: SweepFolder, answer: Answer, as_json: bool) -> None:
     if as_json:
         echo(json.dumps(answer.to_dict(), indent=1))
     else:

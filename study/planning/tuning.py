@@ -109,10 +109,10 @@ def next_indices(line: Line, known: tuple[tuple[int, float | None], ...]) -> tup
         while sampler.next_index(study) is not None:
             if missing := _replay(study, space, losses, 1):
                 return missing
-        untold = [index for index in losses if index not in _losses(study)]
-        if not untold:
+        unasked = [index for index in losses if index not in _losses(study)]
+        if not unasked:
             return ()
-        for index in untold:
+        for index in unasked:
             state, value = _outcome(losses[index])
             study.add_trial(create_trial(params={KNOB: float(index)}, distributions=space, value=value, state=state))
 

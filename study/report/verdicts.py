@@ -252,7 +252,7 @@ def _on_tokens(evidence: Evidence) -> Verdict:
         clauses = [f"the loss follows {law.fit.law.formula} with {law.exponents_in_words()}"]
         sure, figures = "The law's fit converged.", ("law_fit", "loss_against_flops")
     else:
-        clauses = [*([] if evidence.sweep.varied else _foretold(law)), _token_gain(evidence)]
+        clauses = [*([] if evidence.sweep.varied else _law_forecast(law)), _token_gain(evidence)]
         clauses += _size_gain(evidence) if asks_about(evidence, "size", *_SIZES) else []
         sure, figures = "No law's constants are determined; tests at 5%, adjusted by Holm.", ("loss_against_flops", "law_fit")
     asked, _ = _asked_and_others(evidence, len(clauses) if evidence.sweep.varied else 0)
@@ -266,7 +266,7 @@ _SIZES = ("depth", "width", "ffn")
 """The sizes of whose steps a question may ask."""
 
 
-def _foretold(law: LawFit | None) -> list[str]:
+def _law_forecast(law: LawFit | None) -> list[str]:
     """Return what the law of a sweep without variants forecasts although its constants are not all determined."""
     if law is None or isinstance(law.forecast, str) or law.forecast.status == "failed":
         return []

@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> SweepFolder:
 
 @pytest.fixture(scope="module")
 def sizes(tmp_path_factory: pytest.TempPathFactory) -> SweepFolder:
-    """A sweep of which a law can be told."""
+    """A sweep to which a law can be fitted."""
     shapes = ((1, 48), (1, 64), (1, 92), (1, 128), (1, 184))
     place = tmp_path_factory.mktemp("results") / "sizes"
     folder = depth_or_width(place, budgets=(1e6, 2e6, 4e6), shapes=shapes, rates=(4e-3,), seeds=1)
@@ -72,13 +72,13 @@ def test_notebook_runs_on_the_folder_it_is_given(folder: SweepFolder) -> None:
 
 
 @pytest.mark.slow
-def test_the_notebook_of_laws_tells_those_of_the_folder_it_is_given(sizes: SweepFolder) -> None:
+def test_the_notebook_of_laws_shows_those_of_the_folder_it_is_given(sizes: SweepFolder) -> None:
     out = run(LAWS, "--", "--folder", sizes.path)
     assert out.startswith("sizes: 15 of 15 runs ended\nchinchilla, E + A·N^−alpha + B·D^−beta, over parameters, tokens: ")
 
 
 @pytest.mark.slow
-def test_the_notebook_of_scores_tells_those_of_the_folder_it_is_given(folder: SweepFolder) -> None:
+def test_the_notebook_of_scores_shows_those_of_the_folder_it_is_given(folder: SweepFolder) -> None:
     out = run(SCORES, "--folder", folder.path)
     assert out.startswith("made_up: 10 of 10 runs ended\n")
     assert "Beside a bag of words" in out

@@ -19,7 +19,7 @@ from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import checkpoint_name, checkpoints_in
 
 
-def test_what_is_there_is_told_from_what_cannot_be_seen(tmp_path: Path) -> None:
+def test_what_is_there_is_distinguished_from_what_cannot_be_seen(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     (tmp_path / "dangling").symlink_to("nothing")
     (tmp_path / "loop").symlink_to("loop")
@@ -63,7 +63,7 @@ def test_of_a_file_server_that_fails_no_checkpoint_and_no_run_is_taken_for_gone(
 
 @pytest.mark.parametrize(("call", "what"), [("link", "hard"), ("symlink", "symbolic")])
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_file_system_without_links_is_told(
+def test_a_file_system_without_links_is_reported(
     call: str, what: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> NoReturn:

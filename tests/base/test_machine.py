@@ -62,7 +62,7 @@ def test_the_peak_is_in_bytes_whatever_the_system_counts_in(monkeypatch: pytest.
         ("AMD EPYC 9654 96-Core Processor", 25, "AMD EPYC 9654 96-Core Processor"),
     ],
 )
-def test_processors_of_one_name_without_a_number_are_told_apart_by_their_family(
+def test_processors_of_one_name_without_a_number_are_distinguished_by_their_family(
     name: str, family: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = tmp_path / "cpuinfo"

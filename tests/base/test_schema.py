@@ -104,11 +104,11 @@ def test_numbers_are_read_as_people_write_them(key: str, given: object, expected
         ("leaf", None, "None is not a mapping with keys share, number, kind"),
     ],
 )
-def test_a_wrong_value_is_told_with_its_remedy(key: str, given: object, message: str) -> None:
+def test_a_wrong_value_is_reported_with_its_remedy(key: str, given: object, message: str) -> None:
     assert problems({key: given}) == {key: message}
 
 
-def test_all_problems_are_told_at_once_under_their_paths() -> None:
+def test_all_problems_are_reported_at_once_under_their_paths() -> None:
     values = {
         "cuont": 1,
         "rate": -1,
@@ -126,7 +126,7 @@ def test_all_problems_are_told_at_once_under_their_paths() -> None:
     }
 
 
-def test_a_key_of_a_part_below_is_told_with_its_path() -> None:
+def test_a_key_of_a_part_below_is_reported_with_its_path() -> None:
     assert problems({"share": 0.5}) == {"share": "is not a known key; did you mean 'leaf.share'?"}
 
 
@@ -139,7 +139,7 @@ def test_an_unknown_key_that_looks_like_an_arm_of_a_union_is_named(key: str) -> 
     assert [*problems({"leaf": {key: 1}}, "base")] == [f"base.leaf.{key}"]
 
 
-def test_a_word_that_is_like_none_of_a_few_has_them_told_once() -> None:
+def test_a_word_that_is_like_none_of_a_few_has_them_listed_once() -> None:
     assert problems({"leaf": {"kind": "bpe"}}) == {"leaf.kind": "'bpe' is not one of wordpiece, file"}
 
 

@@ -93,7 +93,7 @@ def test_the_freedom_of_a_sum_lies_between_the_fewest_and_all() -> None:
     assert satterthwaite((0.3, 0.3), (4, np.inf)) == pytest.approx(16)
 
 
-def test_without_noise_any_difference_is_told_and_none_is_not() -> None:
+def test_without_noise_any_difference_is_significant_and_none_is_not() -> None:
     still = (0.0, 0.0)
     assert (chance_beyond(1e-9, still, (2, 2)), chance_beyond(0.0, still, (2, 2))) == (0.0, 1.0)
     assert half_interval(0.95, still, (2, 2)) == 0.0

@@ -130,7 +130,7 @@ def test_limits_are_far_beyond_what_a_sweep_lists(monkeypatch: pytest.MonkeyPatc
     ],
     ids=lambda value: ascii(value)[:40],
 )
-def test_a_file_that_cannot_be_read_is_told_with_its_place(content: bytes, message: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported_with_its_place(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_bytes(content)
     with pytest.raises(InputError) as caught:
         read_yaml(tmp_path / "x.yaml")

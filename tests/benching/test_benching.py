@@ -86,7 +86,7 @@ def test_a_row_has_what_other_programs_read() -> None:
     assert json.loads(json.dumps(row)) == row
 
 
-def test_a_contender_that_failed_is_told_and_the_others_stay() -> None:
+def test_a_contender_that_failed_is_reported_and_the_others_stay() -> None:
     rounds = known_rounds()
     del rounds.times["trainer"]
     rounds.errors["trainer"] = "ImportError: no transformers"
@@ -204,7 +204,7 @@ KERNELS = {
 
 
 @pytest.mark.parametrize(("name", "kind"), KERNELS.items())
-def test_kernels_of_a_gpu_are_told_apart_by_name(name: str, kind: str) -> None:
+def test_kernels_of_a_gpu_are_distinguished_by_name(name: str, kind: str) -> None:
     assert kernel_kind(name) == kind
 
 
@@ -234,7 +234,7 @@ def test_kernels_are_summed_a_step_and_ranges_around_them_are_none() -> None:
         seconds_by_kind(SimpleNamespace(events=lambda: events[2:]), steps=2)
 
 
-def test_a_step_that_was_profiled_is_told_beside_its_row(tmp_path: Path) -> None:
+def test_a_step_that_was_profiled_is_reported_beside_its_row(tmp_path: Path) -> None:
     rounds = known_rounds()
     rounds.profile = {"products": 5e-4, "attention": 1e-4}
     row = training_row(CASE, rounds, None)

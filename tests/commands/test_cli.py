@@ -1,4 +1,4 @@
-"""The command line: help, versions, counts and reports, and bad input told in full."""
+"""The command line: help, versions, counts and reports, and bad input reported in full."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_params_as_text_is_for_readers(study: Any) -> None:
         (("lanch",), ["unknown command 'lanch'; did you mean 'launch'?"]),
     ],
 )
-def test_bad_input_is_told_in_full_with_status_2(study: Any, arguments: tuple[object, ...], messages: list[str]) -> None:
+def test_bad_input_is_reported_in_full_with_status_2(study: Any, arguments: tuple[object, ...], messages: list[str]) -> None:
     status, out, err = study(*arguments)
     assert (status, out) == (2, "")
     assert all(message in err for message in messages), err

@@ -29,7 +29,7 @@ def runs(tmp_path: Path) -> Path:
     return path
 
 
-def test_frontier_tells_every_approach(study: Any, runs: Path) -> None:
+def test_frontier_reports_every_approach(study: Any, runs: Path) -> None:
     status, out, _ = study("frontier", runs, "--json")
     actual = json.loads(out)["approaches"]
     assert status == 0
@@ -49,7 +49,7 @@ def test_a_table_without_losses_has_no_frontier(study: Any, tmp_path: Path) -> N
     assert "no row is left that has a number in all of parameters, tokens and loss" in err
 
 
-def test_reasons_for_no_frontier_are_told_once_and_where_there_is_none_as_an_error(study: Any, tmp_path: Path) -> None:
+def test_reasons_for_no_frontier_are_reported_once_and_where_there_is_none_as_an_error(study: Any, tmp_path: Path) -> None:
     """A tenth of the rows has other sizes; without it every budget has nearly one split."""
     random = np.random.default_rng(0)
     sizes = {"parameters": np.geomspace(1e7, 1e10, 40)}
@@ -70,7 +70,7 @@ def test_reasons_for_no_frontier_are_told_once_and_where_there_is_none_as_an_err
 
 @pytest.mark.slow
 def test_a_frontier_says_what_its_fit_is_worth(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twelve runs with noise of 1% hardly tell the exponents of the law."""
+    """Twelve runs with noise of 1% hardly determine the exponents of the law."""
     monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
     random = np.random.default_rng(4)
     sizes = {"parameters": 10 ** random.uniform(7, 9, 12), "tokens": 10 ** random.uniform(9, 10.5, 12)}
@@ -131,7 +131,7 @@ def test_a_multiverse_of_checkpoints_takes_its_intervals_over_runs(
 
 
 @pytest.mark.slow
-def test_few_runs_tell_a_frontier_weakly_and_one_gives_no_interval(study: Any, tmp_path: Path) -> None:
+def test_few_runs_determine_a_frontier_weakly_and_one_gives_no_interval(study: Any, tmp_path: Path) -> None:
     path = checkpoints(tmp_path / "runs.csv", 6)
     few, one = (
         json.loads(study("frontier", path, "--cluster", column, "--json")[1])["approaches"] for column in ("run", "team")
@@ -175,7 +175,7 @@ def test_score_law_fits_through_the_loss_and_at_once(study: Any, runs: Path) -> 
     assert out.count("forecast (") == 2
 
 
-def test_resamples_are_enough_for_the_interval_that_is_told(study: Any, runs: Path) -> None:
+def test_resamples_are_enough_for_the_interval_that_is_reported(study: Any, runs: Path) -> None:
     status, out, err = study("fit", runs, "--law", "chinchilla", "--tokens", "C/(6*N)", "--bootstrap", 39)
     assert (status, out) == (2, "")
     assert err == "error: --bootstrap: 39 are too few for a 95% interval; give at least 40, or 0 for no interval\n"
@@ -239,7 +239,7 @@ def test_a_loss_that_tokens_do_not_lower_has_no_frontier(study: Any, tmp_path: P
     assert all(one["value"] is None and one["interval"] is None for one in actual if one["status"] == "on_bound")
 
 
-def test_too_few_rows_are_told_with_those_that_are_left_out(study: Any, runs: Path) -> None:
+def test_too_few_rows_are_reported_with_those_that_are_left_out(study: Any, runs: Path) -> None:
     options = ("--law", "chinchilla", "--tokens")
     few = "error: chinchilla: its 5 parameters need 6 or more different points, got"
     status, _, err = study("fit", runs, *options, "C/0")
@@ -255,7 +255,7 @@ def test_too_few_rows_are_told_with_those_that_are_left_out(study: Any, runs: Pa
 
 
 @pytest.mark.slow
-def test_every_command_tells_the_rows_that_it_left_out_and_how_it_read_the_others(
+def test_every_command_reports_the_rows_that_it_left_out_and_how_it_read_the_others(
     study: Any, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})

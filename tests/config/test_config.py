@@ -265,7 +265,7 @@ def test_parts_that_do_not_fit_are_refused_with_both_numbers(changes: dict[str, 
     assert message in reported[place]
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     reported = problems(architecture={"depth": 0, "heads": 3}, recipe={"learning_rate": -1, "dropuot": 0.1}, sede=1)
     assert reported == {
         "architecture.depth": "0 is below the least allowed, 1",
@@ -287,14 +287,14 @@ def test_all_problems_are_told_at_once() -> None:
         (b"a: !!python/object/apply:os.getcwd []\n", r"x\.yaml:1:4: is not valid YAML"),
     ],
 )
-def test_a_file_that_is_not_yaml_is_told_with_its_place(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_file_that_is_not_yaml_is_reported_with_its_place(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "x.yaml").write_bytes(content)
     with pytest.raises(InputError, match=message):
         read_yaml(tmp_path / "x.yaml")
 
 
 @pytest.mark.parametrize(("name", "message"), [("none.yaml", "does not exist"), ("", "cannot be read")])
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, name: str, message: str) -> None:
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_yaml(tmp_path / name)
 
@@ -365,7 +365,7 @@ def test_there_is_one_zero(knob: str) -> None:
     assert one.key == other.key
 
 
-def test_runs_are_told_apart_by_all_knobs_but_some() -> None:
+def test_runs_are_distinguished_by_all_knobs_but_some() -> None:
     one, other = config(CORPUS), config(CORPUS, recipe={"learning_rate": 1.0, "budget": {"steps": 7}}, seed=7)
     aside = ("recipe.learning_rate", "recipe.budget", "seed")
     assert one.identity(but=aside) == other.identity(but=aside)

@@ -1,4 +1,4 @@
-"""Sweep files: every one here can be read and paid for, and all that is wrong with another is told at once."""
+"""Sweep files: every one here can be read and paid for, and all that is wrong with another is reported at once."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_an_override_that_cannot_be_is_named(override: str, place: str, message:
     assert message in caught.value.problems[0].message
 
 
-def test_everything_wrong_with_a_file_and_its_overrides_is_told_at_once(tmp_path: Path) -> None:
+def test_everything_wrong_with_a_file_and_its_overrides_is_reported_at_once(tmp_path: Path) -> None:
     file = write_sweep(
         tmp_path / "x.yaml",
         tmp_path / "text.txt",
@@ -179,7 +179,7 @@ def test_everything_wrong_with_a_file_and_its_overrides_is_told_at_once(tmp_path
     assert messages["budgets.tokens"] == "64 tokens are less than one batch of 256"
 
 
-def test_a_part_of_a_run_at_the_top_is_told_its_place(tmp_path: Path) -> None:
+def test_a_part_of_a_run_at_the_top_is_refused_with_its_place(tmp_path: Path) -> None:
     file = write_sweep(tmp_path / "depth.yaml", tmp_path / "text.txt")
     with pytest.raises(InputError) as caught:
         read_sweep(file, ("recipe.learning_rate=1", "architecture.norm=pre"))
@@ -227,7 +227,7 @@ def test_a_named_model_replaces_the_architecture_of_a_preset_and_has_shapes_of_i
         (["base.architecture.layer_groups=13"], "base.architecture.layer_groups"),
     ],
 )
-def test_what_is_wrong_with_a_named_model_is_told_at_its_place(tmp_path: Path, overrides: list[str], message: str) -> None:
+def test_what_is_wrong_with_a_named_model_is_reported_at_its_place(tmp_path: Path, overrides: list[str], message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         _ = Plan(named_model(tmp_path, *overrides)).first_runs
 

@@ -1,4 +1,4 @@
-"""Whatever stands in a sweep file or an override, it is read, or every problem is told on a line: no other end.
+"""Whatever stands in a sweep file or an override, it is read, or every problem is reported on a line: no other end.
 
 A short run in the ordinary suite; `make fuzz` runs it longer.
 """

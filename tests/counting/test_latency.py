@@ -215,7 +215,7 @@ def test_no_table_names_the_command_that_makes_one(tmp_path: Path) -> None:
         ("fastest_seconds", "fast", "fastest_seconds of row 3 is 'fast', not a time above zero"),
     ],
 )
-def test_a_damaged_number_of_a_table_is_told_by_whoever_reads_it_or_adds_to_it(
+def test_a_damaged_number_of_a_table_is_reported_by_whoever_reads_it_or_adds_to_it(
     column: str, value: str, message: str, tmp_path: Path
 ) -> None:
     environment = hardware_environment("cpu")

@@ -138,7 +138,7 @@ def test_short_and_hugging_face_names_find_the_row(short: str, name: str) -> Non
     assert model.name == name
 
 
-def test_an_unknown_name_is_told_the_nearest() -> None:
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(InputError, match=r"bert-bsae: is not a known model; did you mean 'bert-base'\?"):
         named("bert-bsae")
     with pytest.raises(InputError, match=r"qqq: is not a known model; known: bert-tiny, "):

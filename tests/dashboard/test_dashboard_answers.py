@@ -62,7 +62,7 @@ RESAMPLES = 100
 
 @pytest.fixture(scope="module")
 def sizes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
-    """A sweep of which laws can be told, with few resamples."""
+    """A sweep to which laws can be fitted, with few resamples."""
     results = tmp_path_factory.mktemp("results")
     folder = depth_or_width(results / "sizes", budgets=(1e6, 2e6, 4e6), shapes=SHAPES, rates=(4e-3,), seeds=1)
     folder.write_ledger()

@@ -141,7 +141,7 @@ def test_a_quick_look_is_another_score_than_the_whole_task(made: SweepFolder) ->
     pd.testing.assert_series_equal(points["cola"]["score"], cola["score"])
 
 
-def test_scores_on_other_examples_are_told_apart_by_their_fingerprint() -> None:
+def test_scores_on_other_examples_are_distinguished_by_their_fingerprint() -> None:
     rows = {"task": ["cola", "cola", "sst2"], "update": "all", "knobs": "", "task_fingerprint": ["a" * 16, "b" * 16, "c" * 16]}
     assert series(pd.DataFrame(rows)).tolist() == ["cola (aaaaaa)", "cola (bbbbbb)", "sst2"]
 

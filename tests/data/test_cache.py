@@ -108,7 +108,7 @@ def test_a_files_hash_is_remembered_until_something_touches_it(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("name", ["file", "file/below"])
-def test_a_cache_that_can_hold_no_files_is_told_before_anything_is_spent(
+def test_a_cache_that_can_hold_no_files_is_reported_before_anything_is_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -122,7 +122,7 @@ def test_a_cache_that_can_hold_no_files_is_told_before_anything_is_spent(
 
 
 @pytest.mark.parametrize("closed", ["hash", "manifest", "lock"])
-def test_another_users_closed_part_of_a_cache_is_told_with_what_opens_it_and_never_rebuilt(
+def test_another_users_closed_part_of_a_cache_is_reported_with_what_opens_it_and_never_rebuilt(
     tmp_path: Path, closed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STUDY_CACHE", str(tmp_path / "cache"))

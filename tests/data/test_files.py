@@ -152,7 +152,7 @@ def test_a_folder_says_what_it_passes_over_and_hidden_files_are_no_part_of_it(tm
     assert passed_over(str(tmp_path / "a.txt")) is None
 
 
-def test_links_of_a_folder_are_read_told_or_refused(tmp_path: Path) -> None:
+def test_links_of_a_folder_are_read_reported_or_refused(tmp_path: Path) -> None:
     """A link to a file is that file; a linked folder may lead in circles; behind a broken link, text is missing."""
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -246,7 +246,7 @@ def test_facts_count_what_was_kept_and_left_out(corpus: Path) -> None:
     assert facts.tokenizer_sha256 == sha256_of(prepared.folder / "tokenizer.json")
 
 
-def test_what_the_vocabulary_does_not_know_is_counted_and_told_above_a_share(corpus: Path, tmp_path: Path) -> None:
+def test_what_the_vocabulary_does_not_know_is_counted_and_reported_above_a_share(corpus: Path, tmp_path: Path) -> None:
     prepared = prepare(config(corpus))
     assert prepared.facts.unknown_share == 0
     data = config(corpus, tokenizer=vocabulary_of("abcdefg", tmp_path))
@@ -262,7 +262,7 @@ def test_what_the_vocabulary_does_not_know_is_counted_and_told_above_a_share(cor
     assert "a larger vocabulary, since up to an eighth of it is the alphabet" in str(TokenizerConfig().unread(0.06))
 
 
-def test_how_a_text_begins_tells_before_anything_is_built_what_is_unknown(corpus: Path, tmp_path: Path) -> None:
+def test_how_a_text_begins_shows_before_anything_is_built_what_is_unknown(corpus: Path, tmp_path: Path) -> None:
     warnings = {
         letters: unread_at_first(config(corpus, tokenizer=vocabulary_of(letters, tmp_path))) for letters in ("abcdefg", "xyz")
     }
@@ -375,7 +375,7 @@ def test_damaged_tokens_are_built_again_to_the_same_bytes(corpus: Path, damage: 
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "train.tokens"])
-def test_a_cache_on_a_full_disk_is_told_as_such_and_holds_nothing_of_the_entry(corpus: Path, file: str) -> None:
+def test_a_cache_on_a_full_disk_is_reported_as_such_and_holds_nothing_of_the_entry(corpus: Path, file: str) -> None:
     entry = prepare(config(corpus)).folder
     size = (entry / file).stat().st_size
     shutil.rmtree(entry)

@@ -128,7 +128,7 @@ def test_a_coordinated_sweep_fills_the_slots_and_never_overfills_a_gpu(
     assert len(fake.most) == gpus - gpus % devices
 
 
-def test_shared_gpus_are_told_of_and_whether_mps_serves_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_gpus_are_reported_and_whether_mps_serves_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     monkeypatch.delenv(MPS_PORTION, raising=False)
     shared, alone = [Slot("cuda", (0,), 1, sharing=4)] * 4, [Slot("cuda", (0,), 1)]

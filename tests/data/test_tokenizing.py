@@ -149,7 +149,7 @@ def test_a_vocabulary_out_of_reach_says_how_far_it_got() -> None:
         train_tokenizer([], 64)
 
 
-def test_more_characters_than_pieces_are_told_of_before_unigram_is_trained() -> None:
+def test_more_characters_than_pieces_are_reported_before_unigram_is_trained() -> None:
     text = [chr(0x4E00 + number) for number in range(600)]
     with pytest.raises(InputError, match=r"400 pieces are requested, but this corpus needs 60\d, for all its characters"):
         train_tokenizer(text, 400, "unigram")
@@ -398,7 +398,7 @@ def lowercasing(pieces: list[str], lowercase: bool) -> Tokenizer:
     return bert_tokenizer({piece: number for number, piece in enumerate(pieces)}, lowercase)
 
 
-def test_capitals_that_a_tokenizer_json_never_reads_are_told() -> None:
+def test_capitals_that_a_tokenizer_json_never_reads_are_reported() -> None:
     cased = [*MANY, "Ann", "##X", "Zo"]
     warning = unused_capitals(lowercasing(cased, lowercase=True))
     assert warning is not None

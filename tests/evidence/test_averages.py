@@ -147,7 +147,7 @@ def test_an_average_of_places_that_are_decided_either_way_says_so() -> None:
     assert average.reversed.reversed == average
 
 
-def test_of_several_settings_the_lowest_is_told_and_what_the_others_are_above_it() -> None:
+def test_of_several_settings_the_lowest_is_reported_and_what_the_others_are_above_it() -> None:
     off = (-0.01, 0.0, 0.01)
     effects = {"post": 0.0, "pre": -0.2, "sandwich": 0.1}
     cells = [
@@ -169,7 +169,7 @@ def test_of_several_settings_the_lowest_is_told_and_what_the_others_are_above_it
     assert "; undecided: norm=post +0.2000 nats (95% interval" in sentence
 
 
-def test_none_of_several_settings_is_told_as_the_lowest_that_was_not_compared_with_all_others() -> None:
+def test_none_of_several_settings_is_reported_as_the_lowest_that_was_not_compared_with_all_others() -> None:
     """Of three, each lower than the one before, the first and the last meet at no place."""
     off, means = (-0.01, 0.0, 0.01), {"post": 4.0, "pre": 3.9, "sandwich": 3.8}
     cells = [
@@ -183,7 +183,7 @@ def test_none_of_several_settings_is_told_as_the_lowest_that_was_not_compared_wi
     assert "; norm=sandwich minus norm=pre: -0.1000 nats (95% interval " in sentence
 
 
-def test_shapes_of_other_sizes_are_told_apart() -> None:
+def test_shapes_of_other_sizes_are_distinguished() -> None:
     """Of two sizes of two shapes each, neither is the lowest of the other."""
     off = (-0.01, 0.0, 0.01)
     cells = [cell(norm, place, losses(4.0 - 0.1 * (norm == "pre"), off)) for place in (1, 2) for norm in ("post", "pre")]

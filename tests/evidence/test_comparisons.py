@@ -129,7 +129,7 @@ def test_known_differences_are_recovered_and_decided(evidence: Evidence) -> None
 
 
 def test_seeds_that_scatter_more_at_one_budget_say_nothing_of_another(tmp_path: Path) -> None:
-    """Runs scatter while they leave the plateau; those of a budget before it are told apart all the same."""
+    """Runs scatter while they leave the plateau; those of a budget before it still differ significantly."""
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for tokens, (depth, width), seed in product((1e6, 2e6), ((1, 128), (2, 92)), (0, 2, 3)):
         law = Law(depth_effect=0.08, seed_deviation=0.004 if tokens == 1e6 else 0.3)
@@ -164,7 +164,7 @@ def test_decided_pairs_of_two_seeds_say_what_two_seeds_hide(tmp_path: Path) -> N
 
 
 def test_a_setting_whose_seeds_scatter_widely_lends_its_scatter_to_no_other(tmp_path: Path) -> None:
-    """With post-norm some seeds have left the plateau and others have not; shapes with pre-norm are told apart all the same."""
+    """With post-norm some seeds have left the plateau and others have not; shapes with pre-norm still differ significantly."""
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm": ["post", "pre"]}})
     for norm, (depth, width), seed in product(("post", "pre"), ((1, 128), (2, 92)), (0, 1, 2)):
         law = Law(depth_effect=0.08, seed_deviation=0.004 if norm == "pre" else 0.5)
@@ -549,7 +549,7 @@ def test_batches_are_compared_at_equal_budgets_though_their_whole_steps_differ(t
 
 
 @pytest.mark.slow
-def test_of_many_families_those_of_the_largest_and_the_smallest_difference_are_told(tmp_path: Path) -> None:
+def test_of_many_families_those_of_the_largest_and_the_smallest_difference_are_reported(tmp_path: Path) -> None:
     """Nine pairs of settings, of which the post-norm one is lower by more at each; the tables have them all."""
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm": ["post", "pre"]}})
     places = list(product((64, 96, 128), (1e6, 2e6, 4e6)))
@@ -665,7 +665,7 @@ def test_grid_has_no_comparisons_but_gains_and_a_front(tmp_path: Path) -> None:
     assert losses == sorted(losses, key=lambda loss: -(loss or 0))
 
 
-def test_steps_that_raise_the_loss_are_told_and_not_as_what_lowers_it(tmp_path: Path) -> None:
+def test_steps_that_raise_the_loss_are_reported_and_not_as_what_lowers_it(tmp_path: Path) -> None:
     """Depth is made to raise the loss by 0.5 nats a doubling, and width lowers it."""
     shapes = ((1, 64), (2, 64), (1, 128), (2, 128))
     lines = loss_findings(evidence_of(depth_or_width(tmp_path / "s", Law(depth_effect=0.5), budgets=(1e6,), shapes=shapes)))
@@ -683,8 +683,8 @@ def test_steps_that_raise_the_loss_are_told_and_not_as_what_lowers_it(tmp_path: 
 
 
 @pytest.mark.slow
-def test_of_many_steps_it_is_said_which_are_told_in_full(tmp_path: Path) -> None:
-    """Wider and wider shapes lower the loss at each of five steps; the three that buy most a parameter are told."""
+def test_of_many_steps_it_is_said_which_are_reported_in_full(tmp_path: Path) -> None:
+    """Wider and wider shapes lower the loss at each of five steps; the three that buy most a parameter are listed."""
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=tuple((1, width) for width in (32, 48, 64, 96, 128, 192)))
     actual = evidence_of(folder)
     counts, *steps = [line for line in loss_findings(actual) if "steps" in line or "lowered per million" in line]
@@ -705,7 +705,7 @@ class NoEffect(Law):
 
 @pytest.mark.slow
 def test_of_many_steps_the_least_likely_of_chance_is_judged_among_all(tmp_path: Path) -> None:
-    """Sixteen shapes of one true loss: some steps' own p-values are below 5%, and none is told to change the loss."""
+    """Sixteen shapes of one true loss: some steps' own p-values are below 5%, and none is said to change the loss."""
     shapes = tuple((depth, width) for depth in (1, 2, 3, 4) for width in (32, 48, 64, 96))
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for (depth, width), seed in product(shapes, range(3)):
@@ -719,8 +719,8 @@ def test_of_many_steps_the_least_likely_of_chance_is_judged_among_all(tmp_path: 
 
 
 @pytest.mark.slow
-def test_the_lowest_loss_is_not_told_as_if_a_step_to_it_were_decided(tmp_path: Path) -> None:
-    """Shapes of unequal size make no pair: only steps say which are told apart."""
+def test_the_lowest_loss_is_not_reported_as_if_a_step_to_it_were_decided(tmp_path: Path) -> None:
+    """Shapes of unequal size make no pair: only steps say which differ significantly."""
     for law, alike in ((Law(), False), (NoEffect(seed_deviation=0.02), True)):
         folder = sweep_folder(tmp_path / type(law).__name__, SWEEP | {"tune": {}})
         for width, seed in product((64, 128), (0, 1, 2)):
@@ -732,7 +732,7 @@ def test_the_lowest_loss_is_not_told_as_if_a_step_to_it_were_decided(tmp_path: P
 
 
 @pytest.mark.parametrize(("seeds", "interval"), [(3, "95% interval -"), (1, "no interval")])
-def test_the_lowest_loss_is_told_with_the_next_where_no_pair_or_step_compares_the_two(
+def test_the_lowest_loss_is_reported_with_the_next_where_no_pair_or_step_compares_the_two(
     tmp_path: Path, seeds: int, interval: str
 ) -> None:
     """Shapes that differ in depth and in width: one of them is the lowest, though all are alike."""
@@ -748,7 +748,7 @@ def test_the_lowest_loss_is_told_with_the_next_where_no_pair_or_step_compares_th
     assert f" parameters); the next, {second.words}, minus it {above} nats ({interval}" in lowest
 
 
-def test_steps_without_seed_replicates_are_not_told_as_findings(tmp_path: Path) -> None:
+def test_steps_without_seed_replicates_are_not_reported_as_findings(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), seeds=1, rates=(4e-3, 8e-3), shapes=((1, 64), (1, 128)))
     (steps,) = [line for line in loss_findings(evidence_of(folder)) if "to a larger size" in line]
     assert steps == (
@@ -775,7 +775,7 @@ def test_shapes_of_one_target_that_are_no_size_are_said_not_to_be_compared(tmp_p
 
 
 @pytest.mark.slow
-def test_pairs_that_rates_between_those_tried_would_move_out_of_their_interval_are_told(tmp_path: Path) -> None:
+def test_pairs_that_rates_between_those_tried_would_move_out_of_their_interval_are_reported(tmp_path: Path) -> None:
     evidence = evidence_of(depth_or_width(tmp_path / "s", Law(depth_effect=0.5), budgets=(1e6,)))
     pair = next(pair for pair in evidence.comparisons.pairs if pair.status == "decided")
 
@@ -797,7 +797,7 @@ def lines_on_choices(evidence: Evidence) -> list[str]:
 
 
 @pytest.mark.slow
-def test_decided_pairs_that_another_rate_would_leave_open_are_told(tmp_path: Path) -> None:
+def test_decided_pairs_that_another_rate_would_leave_open_are_reported(tmp_path: Path) -> None:
     evidence = evidence_of(depth_or_width(tmp_path / "s", Law(depth_effect=0.5), budgets=(1e6,)))
     decided = [pair for pair in evidence.comparisons.pairs if pair.status == "decided"]
     pair = next(pair for pair in decided if not pair.first_is_lower)
@@ -825,8 +825,8 @@ def test_decided_pairs_that_another_rate_would_leave_open_are_told(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_equal_cells_are_told_apart_less_where_a_third_of_the_seeds_chose_their_rates(evidence: Evidence) -> None:
-    """Of twelve seeds at rates that one of them chose far more often than at 5%; of neither are they so untold."""
+def test_equal_cells_are_decided_less_often_where_a_third_of_the_seeds_chose_their_rates(evidence: Evidence) -> None:
+    """If one of twelve seeds chose the rates, far more than 5% of pairs are decided; few of these go without the warning."""
     random = np.random.default_rng(0)
     plain = [cell for cell in evidence.cells if cell.budget.amount == 1e6][:2]
     decided, unwarned = Counter[int](), Counter[int]()
@@ -960,7 +960,7 @@ def test_cells_that_no_pair_has_are_named_where_their_rate_is_not_bracketed(tmp_
     assert "L2-H92-A2-F368" in left
 
 
-def test_a_mean_without_the_seeds_that_diverged_is_told(tmp_path: Path) -> None:
+def test_a_mean_without_the_seeds_that_diverged_is_reported(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), seeds=1, shapes=((1, 64), (1, 128)))
     assert not [line for line in undecided(evidence_of(folder)) if "seeds that diverged" in line]
     chosen = evidence_of(folder).cells[0].rates.chosen
@@ -1011,7 +1011,7 @@ def test_a_front_is_of_one_budget_and_one_validation_set(tmp_path: Path) -> None
     assert actual.comparisons.pairs == (), "losses under other masks are not compared"
 
 
-def test_settings_that_cost_other_flops_are_told_by_what_they_reach_for_them(tmp_path: Path) -> None:
+def test_settings_that_cost_other_flops_are_reported_by_what_they_reach_for_them(tmp_path: Path) -> None:
     """A teacher makes tokens dearer; it is on the front where its pupil is lower than text alone brings for as many FLOPs."""
     run = "0123456789abcdef"
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"recipe.teacher": ["none", f"here/{run}"]}})
@@ -1050,7 +1050,7 @@ def test_the_flops_of_a_cell_are_those_that_its_runs_took_for_a_token(tmp_path: 
     assert {cell.name: cell.train_flops for cell in untrained} == pytest.approx(alone)
 
 
-def test_what_more_tokens_buy_is_told_by_shape_and_per_doubling(tmp_path: Path) -> None:
+def test_what_more_tokens_buy_is_reported_by_shape_and_per_doubling(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for tokens, depth, seed in product((2.5e5, 1e6, 2e6), (1, 2), (0, 1)):
         add_run(folder, run_config(depth, 96, tokens=tokens, seed=seed))
@@ -1069,7 +1069,7 @@ def test_what_more_tokens_buy_is_told_by_shape_and_per_doubling(tmp_path: Path) 
     assert not [line for line in undecided(actual) if last in line]
 
 
-def test_of_many_shapes_it_is_told_how_many_gained_by_more_tokens(tmp_path: Path) -> None:
+def test_of_many_shapes_it_is_said_how_many_gained_by_more_tokens(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for tokens, heads, seed in product((1e6, 2e6), (1, 2, 4, 8), (0, 1)):
         add_run(folder, reshaped(run_config(1, 64, tokens=tokens, seed=seed), heads=heads))
@@ -1169,7 +1169,7 @@ def test_width_is_weighed_against_ffn_at_one_depth(tmp_path: Path) -> None:
     assert verdict((turned,)).startswith("A larger FFN lowers loss more: ")
 
 
-def test_a_grid_of_heads_tells_pairs_of_heads_and_steps_in_the_other_sizes(tmp_path: Path) -> None:
+def test_a_grid_of_heads_reports_pairs_of_heads_and_steps_in_the_other_sizes(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for depth, heads, seed in product((1, 2), (2, 4), (0, 1)):
         add_run(folder, reshaped(run_config(depth, 64, seed=seed), heads=heads), heads_cost(heads))
@@ -1180,7 +1180,7 @@ def test_a_grid_of_heads_tells_pairs_of_heads_and_steps_in_the_other_sizes(tmp_p
     assert sum(line.startswith("depth from L1-H64-A") for line in loss_findings(actual)) == len(lowering) > 0
 
 
-def test_pairs_of_unequal_depth_are_told_apart_from_those_of_unequal_heads(tmp_path: Path) -> None:
+def test_pairs_of_unequal_depth_are_distinguished_from_those_of_unequal_heads(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for (depth, width), heads, seed in product(((1, 128), (2, 92)), (2, 4), (0, 1)):
         add_run(folder, reshaped(run_config(depth, width, seed=seed), heads=heads), Law(depth_effect=0.5))

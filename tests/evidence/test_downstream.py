@@ -130,7 +130,7 @@ def test_seeds_of_untrained_weights_say_nothing_of_pre_trained_ones(tmp_path: Pa
     assert list(points["seeds"]) == [1, 1, 1]
 
 
-def test_tasks_are_told_apart_by_whether_they_follow_the_loss(evidence: Evidence) -> None:
+def test_tasks_are_distinguished_by_whether_they_follow_the_loss(evidence: Evidence) -> None:
     actual = evidence.downstream
     assert actual is not None
     verdicts = {task.task: task.trend.verdict for task in actual.tasks if task.trend is not None}
@@ -216,7 +216,7 @@ def test_the_least_p_of_encoders_of_two_shapes_is_one_of_eight(evidence: Evidenc
         ((0.0, np.nan), "sst2 6 of 6"),
     ],
 )
-def test_where_pre_training_shows_is_told_with_the_tasks_where_it_does_not(
+def test_where_pre_training_shows_is_reported_with_the_tasks_where_it_does_not(
     evidence: Evidence, lifts: tuple[float, float], counts: str
 ) -> None:
     """Untrained weights that score as they do, or one point higher; a task without them is not compared."""
@@ -233,7 +233,7 @@ def test_where_pre_training_shows_is_told_with_the_tasks_where_it_does_not(
     assert "0 of 0" not in trend_table(changed)
 
 
-def test_where_pre_training_hurts_and_where_a_bag_of_words_is_better_is_told(evidence: Evidence) -> None:
+def test_where_pre_training_hurts_and_where_a_bag_of_words_is_better_is_reported(evidence: Evidence) -> None:
     """Half intervals of 0.03 and 0.04 make 0.05 noise; over the examples alone a bag of words has as much as the encoder."""
     actual = evidence.downstream
     assert actual is not None
@@ -255,7 +255,7 @@ def test_where_pre_training_hurts_and_where_a_bag_of_words_is_better_is_told(evi
 
 
 @pytest.mark.slow
-def test_an_encoder_as_good_as_a_bag_of_words_is_seldom_told_apart_from_it(evidence: Evidence) -> None:
+def test_an_encoder_as_good_as_a_bag_of_words_seldom_differs_significantly_from_it(evidence: Evidence) -> None:
     """Right on three in four of 2,000 examples each, whichever those are, 4,000 times: 16% would be, were a score as known."""
     actual = evidence.downstream
     assert actual is not None
@@ -268,7 +268,7 @@ def test_an_encoder_as_good_as_a_bag_of_words_is_seldom_told_apart_from_it(evide
     assert 0.03 <= (beside.above + beside.below) / beside.of <= 0.06
 
 
-def test_the_best_on_average_is_told_beside_the_second_and_of_how_many(evidence: Evidence) -> None:
+def test_the_best_on_average_is_reported_beside_the_second_and_of_how_many(evidence: Evidence) -> None:
     actual = evidence.downstream
     assert actual is not None
     assert actual.average is not None
@@ -451,7 +451,7 @@ def test_the_error_of_an_average_of_one_run_each_is_that_of_independent_tasks(ev
 
 @pytest.mark.slow
 def test_the_error_of_an_average_of_several_runs_each_is_between_their_averages(tmp_path: Path) -> None:
-    """Runs are averaged over tasks first; one that lacks a task tells nothing of the scatter, and its cell has one fewer."""
+    """Runs are averaged over tasks first; one that lacks a task says nothing of the scatter, and its cell has one fewer."""
     folder = depth_or_width(tmp_path / "s", seeds=3, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92), (4, 64)))
     ledger = folder.write_ledger()
     laws = {name: replace(TASKS[name], between_runs=0.02) for name in ("sst2", "cola")}
@@ -478,7 +478,7 @@ def test_the_error_of_an_average_of_several_runs_each_is_between_their_averages(
 @pytest.mark.slow
 @pytest.mark.parametrize(("common", "own"), [(0.0, 0.01), (0.01, 0.003)])
 def test_an_average_covers_its_truth_though_a_lucky_run_is_lucky_on_every_task(common: float, own: float) -> None:
-    """Four equal encoders of three runs on three tasks; and two of them are seldom told apart."""
+    """Four equal encoders, three runs each, on three tasks; two of them seldom differ significantly."""
     random, covered, apart, draws = np.random.default_rng(0), [], [], 150
     cells, tasks, seeds = pd.Index(list("abcd"), name="cell"), 3, 3
     runs = [tuple(f"{cell}{seed}" for seed in range(seeds)) for cell in cells]
@@ -809,7 +809,7 @@ def test_scores_with_other_than_the_usual_knobs_say_so(tmp_path: Path) -> None:
     assert lines == ["Scored with max_train_examples=300: sst2."]
 
 
-def test_examples_that_an_encoder_did_not_read_whole_are_told_by_task(tmp_path: Path) -> None:
+def test_examples_that_an_encoder_did_not_read_whole_are_reported_by_task(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "one", seeds=1, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92)))
     folder.write_ledger()
     add_scores(folder, {"cola": TASKS["cola"]}, seeds=1)
@@ -820,7 +820,7 @@ def test_examples_that_an_encoder_did_not_read_whole_are_told_by_task(tmp_path: 
     assert line.endswith("(the most of any encoder): sst2 1,501 of 2,872.")
 
 
-def test_text_that_a_tokeniser_loses_is_told_by_task_above_the_threshold(tmp_path: Path) -> None:
+def test_text_that_a_tokeniser_loses_is_reported_by_task_above_the_threshold(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "one", seeds=1, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92)))
     folder.write_ledger()
     add_scores(folder, {"rte": TASKS["rte"]}, seeds=1)
@@ -854,7 +854,7 @@ def test_the_title_says_what_the_bars_of_scores_are_over(evidence: Evidence) -> 
 
 
 @pytest.mark.slow
-def test_an_answer_of_a_sweep_with_scores_tells_them(evidence: Evidence) -> None:
+def test_an_answer_of_a_sweep_with_scores_reports_them(evidence: Evidence) -> None:
     text = Answer(evidence, {}).to_markdown()
     for fold in ("Scores against the loss", "Laws from loss to score", "Downstream scores"):
         assert f"<summary>{fold}</summary>" in text
@@ -862,7 +862,7 @@ def test_an_answer_of_a_sweep_with_scores_tells_them(evidence: Evidence) -> None
 
 
 @pytest.mark.slow  # tests/test_packed_sweeps.py draws a figure of scores
-def test_a_report_of_a_sweep_with_scores_tells_and_draws_them(scored: SweepFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_of_a_sweep_with_scores_states_and_draws_them(scored: SweepFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = {name: figure for name, figure in FIGURES.items() if "score" in name}
     monkeypatch.setattr("study.report.answer.FIGURES", drawn)
     scored.scores_file.unlink()

@@ -69,7 +69,7 @@ def test_status(runs: list[tuple[float, float | None, str | None]], status: str,
     assert actual.bracketed == (status == "bracketed")
 
 
-def test_runs_that_tell_no_seed_are_told_apart_by_their_rates() -> None:
+def test_runs_that_state_no_seed_are_distinguished_by_their_rates() -> None:
     runs = rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 4.3, None))
     assert search_rates(runs.drop(columns="seed")) == search_rates(runs)
 
@@ -209,7 +209,7 @@ def test_without_a_usable_run_at_the_first_seed_no_knob_is_off() -> None:
     assert search(runs).knobs == ()
 
 
-def test_knobs_beside_the_rate_are_told_with_the_end_they_lie_at() -> None:
+def test_knobs_beside_the_rate_are_reported_with_the_end_they_lie_at() -> None:
     runs = rows((1e-3, 4.2, None), (1e-3, 4.1, None), (2e-3, 4.3, None), (1e-3, 3.0, "DIVERGED: late"))
     runs = runs.assign(**{"recipe.weight_decay": [0.01, 0.1, 1.0, 0.1], "masking.rate": [0.15, 0.3, 0.15, 0.3]})
     runs["recipe.dropout"], runs["architecture.norm"] = 0.1, ["pre", "post", "pre", "pre"]
@@ -250,7 +250,7 @@ def test_each_cell_of_a_ledger_chooses_for_itself() -> None:
     assert {cell: each.off for cell, each in actual.items()} == {"high": ("recipe.weight_decay", ""), "low": ("", "")}
 
 
-def test_a_knob_that_the_best_run_lacks_is_told_as_missing() -> None:
+def test_a_knob_that_the_best_run_lacks_is_reported_as_missing() -> None:
     runs = rows((1e-3, 4.1, None), (1e-3, 4.2, None))
     runs["architecture.embedding"] = [None, 64.0]
     assert search(runs).off == ("", "architecture.embedding")

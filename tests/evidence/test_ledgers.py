@@ -272,7 +272,7 @@ def test_a_ledger_of_other_people_may_lack_what_ours_have(tmp_path: Path, change
     assert len(observations) > 3
 
 
-def test_runs_left_out_are_told_by_state_whatever_number_each_reason_holds() -> None:
+def test_runs_left_out_are_reported_by_state_whatever_number_each_reason_holds() -> None:
     pruned = [f"PRUNED: median: {loss} nats, where the median of 5 runs is 5.5, after 1,024 tokens" for loss in (5.6, 5.7)]
     edges = [f"not at the best rate of its cell (loss {loss} nats)" for loss in (5.57, 5.58, 5.59)]
     full = ["FAILED: No space left on device"] * 3 + ["FAILED"]

@@ -49,7 +49,7 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_approach_is_told_side_by_side(table: Path) -> None:
+def test_every_approach_is_reported_side_by_side(table: Path) -> None:
     actual = frontiers(TableQuery(RunTable.read(table), {"parameters": "N", "flops": "C"}))
     approaches = actual.to_dict()["approaches"]
     for name in ("parabola", "akima", "parametric"):
@@ -164,14 +164,14 @@ def test_the_headline_is_what_the_usual_conventions_decide(usual: Universe, verd
     assert actual.decided("Yes") == (2 if verdict == "Yes" else 1)
 
 
-def test_a_multiverse_without_a_usual_answer_tells_the_share_of_the_commonest() -> None:
+def test_a_multiverse_without_a_usual_answer_reports_the_share_of_the_commonest() -> None:
     values = (None, 0.6, 0.4, 0.4)
     actual = Multiverse(QUESTION, tuple(Universe({}, "converged", value) for value in values))
     assert actual.leaning == "No"
     assert actual.agreement == pytest.approx(2 / 3)
 
 
-def test_the_agreement_of_approaches_is_told_though_no_two_universes_differ_in_it_alone() -> None:
+def test_the_agreement_of_approaches_is_reported_though_no_two_universes_differ_in_it_alone() -> None:
     laws = [Universe({"approach": "parametric", "loss": loss}, "converged", 0.6) for loss in ("huber", "squares")]
     valley = Universe({"approach": "parabola", "FLOPs": "C"}, "converged", 0.4)
     actual = Multiverse(QUESTION, (*laws, valley))
@@ -442,7 +442,7 @@ def test_a_sweep_of_one_depth_is_not_about_shape(tmp_path: Path) -> None:
     assert not asks_about_shape(tmp_path)
 
 
-def test_a_sweep_of_which_no_run_has_ended_is_told_as_such(tmp_path: Path) -> None:
+def test_a_sweep_of_which_no_run_has_ended_is_reported_as_such(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "made_up", SWEEP)
     folder.write_ledger()
     for ask in (explore_shapes, lambda path: explore(TableQuery(open_ledger(path)))):

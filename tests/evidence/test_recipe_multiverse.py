@@ -91,7 +91,7 @@ def test_knobs_that_change_together_are_one_choice() -> None:
     ]
 
 
-def test_every_folder_that_cannot_answer_is_told(tmp_path: Path) -> None:
+def test_every_folder_that_cannot_answer_is_reported(tmp_path: Path) -> None:
     shallow = sweep_folder(tmp_path / "shallow", SWEEP | {"seeds": 1})
     add_run(shallow, run_config(1, 64))
     shallow.write_ledger()

@@ -1,4 +1,4 @@
-"""Cells that scatter alike over seeds share a variance, others have their own, and equal cells are rarely told apart."""
+"""Cells that scatter alike over seeds share a variance, others have their own, and equal cells rarely differ significantly."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def drawn(
 
 
 def any_pair_decided(cells: dict[str, NDArray[np.float64]], variances: SeedVariances) -> bool:
-    """Whether any two cells are told apart at 5%, corrected for all pairs."""
+    """Whether any two cells differ at 5%, corrected for all pairs."""
     pairs = combinations(cells, 2)
     adjusted = holm([p_value(cells[one], cells[other], (variances[one], variances[other])) for one, other in pairs])
     return any(adjusted_p is not None and adjusted_p < 0.05 for adjusted_p in adjusted)
@@ -140,7 +140,9 @@ DRAWN = [(EVEN, 3, 0.06), (STEPS, 3, 0.10), (ONE_LOUD, 3, 0.12), (EVEN, 2, 0.06)
         pytest.param(ONE_LOUD, 2, 0.20, 1e-4, marks=pytest.mark.slow),
     ],
 )
-def test_equal_cells_are_told_apart_rarely(deviations: NDArray[np.float64], seeds: int, at_most: float, error: float) -> None:
+def test_equal_cells_rarely_differ_significantly(
+    deviations: NDArray[np.float64], seeds: int, at_most: float, error: float
+) -> None:
     """5% is said; the most is what was measured over many draws, and two errors of 200 draws."""
     random = np.random.default_rng(0)
     wrong = 0
@@ -151,7 +153,7 @@ def test_equal_cells_are_told_apart_rarely(deviations: NDArray[np.float64], seed
 
 
 @pytest.mark.parametrize("deviations", [pytest.param(STEPS, marks=pytest.mark.slow), ONE_LOUD])
-def test_one_variance_for_cells_that_scatter_unevenly_would_tell_more_of_them_apart(deviations: NDArray[np.float64]) -> None:
+def test_one_variance_for_cells_that_scatter_unevenly_would_decide_more_of_them(deviations: NDArray[np.float64]) -> None:
     random = np.random.default_rng(0)
     wrong = if_pooled = 0
     for _ in range(50):
@@ -174,7 +176,7 @@ def test_the_variance_between_budgets_is_none_below_the_middle_one() -> None:
 
 
 @pytest.mark.slow
-def test_equal_losses_at_budgets_of_unlike_scatter_are_told_apart_rarely() -> None:
+def test_equal_losses_at_budgets_of_unlike_scatter_rarely_differ_significantly() -> None:
     """Eight cells at a budget whose seeds scatter ten times as widely as at the other, alike within each."""
     random, wrong, by_their_own = np.random.default_rng(0), 0, 0
     for _ in range(300):
@@ -187,7 +189,7 @@ def test_equal_losses_at_budgets_of_unlike_scatter_are_told_apart_rarely() -> No
 
 
 def any_step_decided(budgets: Sequence[dict[str, NDArray[np.float64]]], variances: Sequence[SeedVariances]) -> bool:
-    """Whether any cell is told apart from itself at the other budget at 5%, corrected for all of them."""
+    """Whether any cell differs from itself at the other budget at 5%, corrected for all of them."""
     pairs = [p_value(budgets[0][name], budgets[1][name], [of_budget[name] for of_budget in variances]) for name in budgets[0]]
     return any(adjusted is not None and adjusted < 0.05 for adjusted in holm(pairs))
 

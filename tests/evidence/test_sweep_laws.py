@@ -138,7 +138,7 @@ def test_a_law_of_neither_parameters_nor_flops_has_no_counts(tmp_path: Path) -> 
     assert law_by_count(fitted) == ""
 
 
-def test_tokens_that_follow_from_the_shape_tell_no_law_of_tokens(tmp_path: Path) -> None:
+def test_tokens_that_follow_from_the_shape_determine_no_law_of_tokens(tmp_path: Path) -> None:
     """By one budget of FLOPs deeper shapes of one size train on fewer tokens, since attention costs them more."""
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "budgets": {"flops": [1e12]}})
     for depth, width, seed in ((1, 130, 0), (2, 92, 0), (4, 64, 0), (8, 46, 0), (12, 38, 0), (16, 32, 0)):
@@ -163,7 +163,7 @@ def test_laws_come_in_the_order_of_the_settings_in_the_sweep_file(of_two_dropout
     assert names == [f"chinchilla where recipe.dropout == {dropout}" for dropout in (0.1, 0.0)]
 
 
-def test_why_no_law_is_fitted_is_told_with_the_settings_of_which_it_is_so(
+def test_why_no_law_is_fitted_is_reported_with_the_settings_of_which_it_is_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"recipe.dropout": [0.1, 0]}})
@@ -193,7 +193,7 @@ def test_each_setting_has_its_law(made_once: SweepFolder) -> None:
 
 
 @pytest.mark.slow
-def test_the_answer_tells_the_law_of_each_setting_and_keeps_each_in_a_file(
+def test_the_answer_reports_the_law_of_each_setting_and_keeps_each_in_a_file(
     of_two_dropouts: SweepFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("study.report.answer.FIGURES", {"law_fit": FIGURES["law_fit"]})
@@ -213,7 +213,7 @@ def test_the_answer_tells_the_law_of_each_setting_and_keeps_each_in_a_file(
 
 
 @pytest.mark.slow
-def test_it_is_told_how_many_cells_whose_rate_is_not_bracketed_a_law_is_fitted_to(
+def test_it_is_said_how_many_cells_whose_rate_is_not_bracketed_a_law_is_fitted_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep_laws, "DEFAULT_SETTINGS", Settings(bootstrap=20))

@@ -42,7 +42,7 @@ def lines_on_rises(actual: Evidence) -> list[str]:
     return [line for line in law_findings(actual) if "a doubling of the tokens buys more" in line]
 
 
-def test_doublings_that_buy_more_and_more_are_told(tmp_path: Path) -> None:
+def test_doublings_that_buy_more_and_more_are_reported(tmp_path: Path) -> None:
     actual = evidence(tmp_path / "s", 5.3, 5.1, 4.6, 4.3)
     steps = [(rise.earlier.shorter, rise.later.longer, rise.decided) for rise in actual.rises]
     assert steps == [("500k tokens", "2M tokens", True), ("1M tokens", "4M tokens", False)] * 2
@@ -105,7 +105,7 @@ def gain(fewer: int, more: int, nats: float) -> TokenGain:
     )
 
 
-def test_what_tokens_buy_is_told_for_each_doubling() -> None:
+def test_what_tokens_buy_is_reported_for_each_doubling() -> None:
     assert gain(10**6, 8 * 10**6, -0.6).nats_lowered_per_doubling == pytest.approx(0.2)
     assert gain(10**6, 2 * 10**6, 0.1).nats_lowered_per_doubling == pytest.approx(-0.1)
 

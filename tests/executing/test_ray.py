@@ -60,7 +60,7 @@ def place(path: Path, corpus: Path, cluster: Any, **changes: object) -> Place:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://[::1]:1"])
-def test_a_cluster_that_does_not_answer_is_told_at_once(address: str) -> None:
+def test_a_cluster_that_does_not_answer_is_reported_at_once(address: str) -> None:
     began = time.monotonic()
     with pytest.raises(InputError, match=r"the cluster at .* does not answer: .*; does it run there\?"):
         connect(address)

@@ -41,7 +41,7 @@ def test_a_kill_while_checkpoints_are_written_leaves_a_whole_one(
         assert status == -signal.SIGKILL
         torn += len(list(folder.checkpoints.glob(".*.tmp")))
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # a damaged one would be told
+            warnings.simplefilter("error")  # of a damaged one it warns
             whole.append(whole_step(folder))
     assert whole == sorted(whole)
     lives.undisturbed(wanted, tmp_path / "killed")

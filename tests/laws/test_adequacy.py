@@ -186,7 +186,7 @@ def sizes_over_tokens(miss: Callable[[Any, Any], Any], luck: float = 0.0, seed: 
     return merge_by_size(CHINCHILLA, points, Settings(bootstrap=0, starts=16))
 
 
-def test_a_wrong_law_is_told_from_runs_that_share_errors() -> None:
+def test_a_wrong_law_is_distinguished_from_runs_that_share_errors() -> None:
     """An optimum of tokens per parameter makes rows of a size miss the law together, as the luck of a run does."""
     points = sizes_over_tokens(lambda size, tokens: 0.03 * (np.log10(tokens / size) - 1.3) ** 2)
     assert points.cluster == "size"

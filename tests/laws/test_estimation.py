@@ -219,7 +219,7 @@ def test_curves_between_two_seeds_of_few_shapes_have_no_interval(seeds: int, ide
     assert fitted.status == "weakly_identified" or identified
 
 
-def test_the_rows_farthest_off_are_told_the_farthest_first() -> None:
+def test_the_rows_farthest_off_are_reported_the_farthest_first() -> None:
     points = observed(LAWS["power"], rows=12)
     off = np.exp(np.where(np.arange(12) == 7, -0.3, np.where(np.arange(12) == 4, 0.2, 0)))
     fitted = fit(LAWS["power"], replace(points, response=points.response * off), Settings(bootstrap=0))
@@ -253,7 +253,7 @@ def test_too_few_points_and_single_sizes_are_refused_at_once() -> None:
 
 
 def test_a_loss_that_is_the_same_everywhere_is_refused() -> None:
-    """Its constants were told with intervals that left out their own estimates."""
+    """Its constants were reported with intervals that left out their own estimates."""
     points = observed(CHINCHILLA, rows=25)
     with pytest.raises(InputError, match="loss: is 3 in all 25 rows, so there is nothing for chinchilla to explain"):
         fit(CHINCHILLA, replace(points, response=np.full(25, 3.0)))
@@ -382,7 +382,7 @@ def test_forecast_of_too_few_points_says_so() -> None:
     assert "cannot be fitted" in str(forecast(CHINCHILLA, points))
 
 
-def test_replicates_tell_the_noise() -> None:
+def test_replicates_show_the_noise() -> None:
     sizes = np.repeat(np.geomspace(1e6, 1e9, 50), 4)
     response = 3 * sizes**-0.05 * np.exp(np.random.default_rng(0).normal(0, 0.01, 200))
     noise = replicate_noise(Observations.of({"parameters": sizes}, response))
@@ -488,7 +488,7 @@ def test_the_expanded_interval_of_a_mean_is_students() -> None:
 
 
 @pytest.mark.slow
-def test_a_law_that_misses_its_settings_is_told_from_noise() -> None:
+def test_a_law_that_misses_its_settings_is_distinguished_from_noise() -> None:
     """Under the law p is uniform and the ratio about 1; settings that scatter thrice as far as seeds are found out."""
     draw, sizes = np.random.default_rng(0), np.repeat(np.geomspace(1e5, 1e8, 12), 3)
     actual: dict[float, list[LackOfFit]] = {0.0: [], 0.006: []}
@@ -524,7 +524,7 @@ def test_a_misfit_is_that_of_least_squares_whatever_loss_the_law_is_fitted_by() 
     assert (actual.ratio, actual.p_value) == pytest.approx((expected.ratio, expected.p_value), rel=1e-4)
 
 
-def test_no_misfit_is_told_where_settings_are_as_many_as_parameters_or_replicates_agree() -> None:
+def test_no_misfit_is_reported_where_settings_are_as_many_as_parameters_or_replicates_agree() -> None:
     assert measure_lack_of_fit(np.full(4, 0.1), 2, ReplicateNoise(0.1, 2, 2)) is None
     assert measure_lack_of_fit(np.full(9, 0.1), 2, ReplicateNoise(0.0, 3, 3)) is None
 

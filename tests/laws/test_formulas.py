@@ -164,7 +164,7 @@ def test_a_column_named_in_a_formula_is_a_variable_and_a_range_makes_a_constant(
     assert (again.variables, again.parameters, again.definition) == (variables, constants, law.definition)
 
 
-def test_names_that_may_be_meant_otherwise_are_told() -> None:
+def test_names_that_may_be_meant_otherwise_are_reported() -> None:
     table = RunTable(Path("t.csv"), MIXED)
     columns = [*map(str, MIXED)]
     (clash,) = find_law("E + A*num_experts^-g", table=table).notes_on(columns)
@@ -197,7 +197,7 @@ def test_a_response_below_zero_is_fitted_where_residuals_are_linear_and_refused_
             fit_table(TableQuery(table), "E + A*n_dense^-a", Settings(bootstrap=0))
 
 
-def test_a_parameter_on_zero_for_lack_of_a_range_is_told_with_the_range() -> None:
+def test_a_parameter_on_zero_for_lack_of_a_range_is_reported_with_the_range() -> None:
     size = np.geomspace(1e7, 1e9, 20)
     points = Observations.of({"parameters": size}, 2 - 0.05 * np.log(size / 1e8))
     (reason,) = [reason for reason in fit(find_law("E + k*log(N)"), points, Settings(bootstrap=0)).reasons if "bound" in reason]

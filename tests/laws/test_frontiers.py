@@ -261,7 +261,7 @@ def test_an_interval_of_shapes_that_lie_off_the_law_covers() -> None:
     assert covered >= 11
 
 
-def test_an_interval_of_shapes_on_a_coarse_grid_holds_what_the_grid_does_not_tell() -> None:
+def test_an_interval_of_shapes_on_a_coarse_grid_holds_what_the_grid_does_not_show() -> None:
     """Four times the size by three times the tokens: the best models of every resample lie on one line, of slope 1."""
     sizes, tokens = 1e6 * 4.0 ** np.arange(6), 1e8 * 3.0 ** np.arange(5)
     columns = {"parameters": np.repeat(sizes, 5), "tokens": np.tile(tokens, 6)}

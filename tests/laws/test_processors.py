@@ -153,7 +153,7 @@ def test_other_processors_give_the_same_status_and_file(other: str) -> None:
 
 @pytest.mark.parametrize("starts", [8, 32])
 def test_of_minima_that_are_equally_low_the_least_squares_decide_and_not_the_start(starts: int) -> None:
-    """Each of them was told before: whichever start had led to the lowest by rounding."""
+    """Each of them was reported before, whichever start had led to the lowest by rounding."""
     points = of_an_even_number()
     usual, few = (fit(LAWS["power"], points, Settings(bootstrap=0, starts=count)) for count in (128, starts))
     assert few.estimates == pytest.approx(usual.estimates, rel=1e-9)

@@ -167,7 +167,7 @@ def test_missing_infinite_and_repeated_rows_are_left_out_with_reasons(tmp_path: 
     assert len(points) == 17
 
 
-def test_rows_that_agree_in_all_that_is_read_and_differ_elsewhere_are_told(tmp_path: Path) -> None:
+def test_rows_that_agree_in_all_that_is_read_and_differ_elsewhere_are_reported(tmp_path: Path) -> None:
     """As where two exports of one table were put together, each with its own running number."""
     data = table()
     twice = pd.concat([data, data.iloc[[5, 7]]]).assign(number=range(22))
@@ -222,7 +222,7 @@ def test_a_condition_may_name_numbers_as_the_table_writes_them(tmp_path: Path) -
     assert len(read(tmp_path, data, where="group != 'crashed'")) == 20
 
 
-def test_a_missing_column_is_told_with_the_options_that_were_found(tmp_path: Path) -> None:
+def test_a_missing_column_is_reported_with_the_options_that_were_found(tmp_path: Path) -> None:
     frame = pd.DataFrame({"lr": [1e-3], "bsz": [64], "data size": [1e9], "lm_loss": [2.0]})
     with pytest.raises(InputError) as refused:
         read_observations(TableQuery(RunTable(tmp_path / "t.csv", frame)), LAWS["learning-rate-batch"])
@@ -370,7 +370,7 @@ def test_an_abbreviated_perplexity_is_none_the_less_one(tmp_path: Path) -> None:
         ({"loss": "final/loss/2"}, "--loss: 'final/loss/2' needs backticks: `final/loss`"),
     ],
 )
-def test_wrong_columns_are_told(tmp_path: Path, roles: dict[str, str], message: str) -> None:
+def test_wrong_columns_are_reported(tmp_path: Path, roles: dict[str, str], message: str) -> None:
     with pytest.raises(InputError) as refused:
         read(tmp_path, table(), roles={**ROLES, **roles})
     assert message in str(refused.value)
@@ -397,7 +397,7 @@ def test_wrong_columns_are_told(tmp_path: Path, roles: dict[str, str], message: 
         ("t.csv", b"\xff\xfe\x00\x01", "is not UTF-8"),
     ],
 )
-def test_files_that_are_no_tables_are_told(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+def test_files_that_are_no_tables_are_reported(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):

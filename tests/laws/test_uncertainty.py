@@ -42,7 +42,9 @@ def test_a_restart_that_gains_a_hundred_millionth_shows_a_failed_fit() -> None:
         ({"runs": 6}, {"runs": 5}, "the rows are of 5 runs, too few to show how runs scatter"),
     ],
 )
-def test_rows_that_hardly_tell_the_parameters_are_named(sound: dict[str, Any], weak: dict[str, Any], weakness: str) -> None:
+def test_rows_that_hardly_determine_the_parameters_are_named(
+    sound: dict[str, Any], weak: dict[str, Any], weakness: str
+) -> None:
     assert weaknesses_of(**sound) == []
     assert weaknesses_of(**weak) == [weakness]
 
@@ -62,7 +64,7 @@ def weaknesses_of(
     return weaknesses(LAW, points, objective, condition, {"E": floor, "alpha": alpha}, resamples)
 
 
-def test_rows_that_repeat_little_do_not_tell_what_repeats_are_worth() -> None:
+def test_rows_that_repeat_little_do_not_show_what_repeats_are_worth() -> None:
     law = LAWS["repeated-tokens"]
     fits = {epochs: fit(law, repeated(law, epochs), Settings(bootstrap=200)) for epochs in (1.3, 40.0)}
     low, high = fits[40.0].intervals["R_D"]

@@ -40,7 +40,7 @@ def _triton() -> None:
 
 @pytest.fixture(scope="module")
 def interpreter() -> Iterator[ProcessPoolExecutor]:
-    """A process in which Triton interprets kernels on a CPU: it is told before it imports Triton."""
+    """A process in which Triton interprets kernels on a CPU; its environment says so before it imports Triton."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         with patch.dict(os.environ, {"TRITON_INTERPRET": "1"}):
             process.submit(os.getpid).result()  # the process starts with this environment, and no other does
@@ -295,7 +295,7 @@ def test_the_benchmark_times_kernels_beside_torchs_that_make_the_same(interprete
     assert max(actual.values()) < 5e-6, actual
 
 
-def test_a_kernels_row_tells_its_part_of_the_memorys_rate_and_faster_divisions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernels_row_shows_its_part_of_the_memorys_rate_and_faster_divisions(monkeypatch: pytest.MonkeyPatch) -> None:
     from triton.runtime.errors import OutOfResources
 
     bench = importlib.import_module("study.benching.kernels")

@@ -139,7 +139,7 @@ def test_other_devices_dtypes_autocast_and_small_products_are_torchs(of_any_size
     assert through_onednn(Linear(24, 10).double())(drawn(5, 24).double()).dtype == torch.float64
     assert layer.to("meta")(torch.empty(5, 24, device="meta")).shape == (5, 10)
     assert not of_any_size
-    assert not Linear(24, 10).onednn, "a layer has told another how to multiply"
+    assert not Linear(24, 10).onednn, "one layer has changed how another multiplies"
 
 
 def test_only_large_products_go_through_onednn() -> None:

@@ -113,7 +113,7 @@ def losses(model: MaskedLanguageModel, optimizer: torch.optim.Optimizer, steps: 
 def test_folded_factors_train_as_those_that_the_paper_writes_out(
     kind: str, optimizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Far from the base in width, depth, head and FFN, with an epsilon and a decay that tell.
+    """Far from the base in width, depth, head and FFN, with an epsilon and a decay that matter.
 
     Muon amplifies the rounding of the first weights.
     """

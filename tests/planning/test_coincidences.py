@@ -30,7 +30,7 @@ def refused(**changes: Any) -> dict[str, str]:
 
 
 def settings(**changes: Any) -> list[str]:
-    """What tells the cells of the first shape apart."""
+    """What distinguishes the cells of the first shape."""
     spec = sweep(**{"shapes": {"grid": {"depth": [1]}}} | changes)
     return [cell.config.variant(spec.varied) for cell in Plan(spec).cells]
 

@@ -143,7 +143,7 @@ def test_what_comes_next_is_a_function_of_the_records_in_any_order() -> None:
     assert last.exhausted == f"{path.sentence}."
 
 
-def test_a_path_holds_the_forecast_that_its_sentence_tells_once_runs_suffice() -> None:
+def test_a_path_holds_the_forecast_that_its_sentence_states_once_runs_suffice() -> None:
     design = LawGoal(goal_sweep(FORECAST))
     _, path = follow(design)
     assert path.forecast is not None

@@ -88,11 +88,11 @@ def test_each_setting_has_every_shape_and_a_search_of_its_own() -> None:
         assert (one.neighbour, two.neighbour) == (None, one)
     table = cost_table("?", estimate_cost(Plan(sweep(vary=vary, tune=tune)), [CORE]))
     lines = list(map(str, table.columns[0].cells))
-    assert lines[::3] == list(dict.fromkeys(settings)), "each setting is told once, above its shapes"
+    assert lines[::3] == list(dict.fromkeys(settings)), "each setting is named once, above its shapes"
     assert all(line.startswith(("L1-", "L2-")) for place, line in enumerate(lines) if place % 3)
 
 
-def test_a_value_that_no_run_can_have_is_told_by_its_knob() -> None:
+def test_a_value_that_no_run_can_have_is_reported_by_its_knob() -> None:
     assert problems_of(vary={"architecture.norm": ["post", "rms"]}).keys() == {"vary.architecture.norm"}
     assert "warmup_fraction" in str(
         problems_of(vary={"recipe.warmup_fraction": [0.1, 0.9]}, base={"recipe": {"schedule": "wsd"}})
@@ -336,13 +336,13 @@ def test_records_of_other_runs_change_nothing() -> None:
          "the nearest width, 8, has 888 parameters; move the target, or allow it with tolerance"),
     ],
 )  # fmt: skip
-def test_runs_that_cannot_be_are_told_before_anything_starts(changes: dict[str, Any], place: str, message: str) -> None:
+def test_runs_that_cannot_be_are_reported_before_anything_starts(changes: dict[str, Any], place: str, message: str) -> None:
     problems = problems_of(**changes)
     assert list(problems) == [place]
     assert message in problems[place]
 
 
-def test_every_target_that_no_width_meets_is_told() -> None:
+def test_every_target_that_no_width_meets_is_reported() -> None:
     assert set(problems_of(shapes={"grid": None, "iso_parameters": [100, 1e6, 200], "depth": [1]})) == {
         "shapes.iso_parameters 100 at depth 1",
         "shapes.iso_parameters 200 at depth 1",
@@ -442,7 +442,7 @@ def test_a_bill_is_timed_by_earlier_runs_on_the_same_kind_of_device() -> None:
 
 
 def test_a_model_is_billed_by_its_own_runs_and_another_by_what_a_step_costs_beside_its_flops() -> None:
-    """Steps of 10 ms beside 1e9 FLOP/s at two widths tell those of a third; a model that was timed keeps its own time."""
+    """Steps of 10 ms beside 1e9 FLOP/s at two widths predict those of a third; a model that was timed keeps its own time."""
     spec = sweep(shapes={"grid": {"depth": [1], "width": [16, 32, 64], "ffn": [64]}})
     small, middle, large = (cell.config for cell in cells(spec))
 
@@ -580,7 +580,7 @@ def test_runs_with_other_threads_time_a_cpu_by_the_thread() -> None:
     assert "by 1 earlier run" in estimate_cost(Plan(spec, [gpu]), [Slot("cuda", (0,), 2)]).basis
 
 
-def test_runs_in_the_precision_that_comes_time_a_bill_before_others_and_others_are_told() -> None:
+def test_runs_in_the_precision_that_comes_time_a_bill_before_others_and_others_are_reported() -> None:
     spec = sweep()
     config = cells(spec)[0].config
     fp32, bf16 = timed(config, 1e10, threads=4), timed(config, 9e10, precision="bf16")
@@ -797,7 +797,7 @@ def test_widths_are_solved_for_in_each_setting() -> None:
     assert widths["geglu", None] < widths["gelu", None] < widths["geglu", 1] < widths["gelu", 1]
 
 
-def test_a_setting_that_is_wrong_is_told_where_it_stands() -> None:
+def test_a_setting_that_is_wrong_is_reported_where_it_stands() -> None:
     shapes = {"iso_parameters": [2e5], "depth": [2], "grid": None}
     with pytest.raises(InputError) as error:
         cells(

@@ -153,7 +153,7 @@ def test_a_small_space_is_not_run_twice_and_the_search_ends(sampler: str) -> Non
     assert len([trial for trial in trials_of(search) if trial[-1] == TrialState.COMPLETE]) == len(asked), "one outcome a point"
 
 
-def test_failed_runs_and_on_a_front_those_that_read_no_order_are_told_as_failed() -> None:
+def test_failed_runs_and_on_a_front_those_that_read_no_order_are_reported_as_failed() -> None:
     search = OptunaSearch(search_sweep(objectives=["loss_nats", "parameters"]))
     diverged, unread, good = search.wanted({}, {}, 3)
     search.tell(diverged.key, record(diverged, None, "DIVERGED", reason="training loss is nan"))

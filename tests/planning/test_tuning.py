@@ -373,7 +373,7 @@ def test_launch_answer_and_scoring_choose_the_same_values_whatever_was_launched_
         assert bool(scored) == bool(repeated)
 
 
-def test_the_best_so_far_is_that_of_the_answer_also_before_a_seed_has_tried_enough_to_tell() -> None:
+def test_the_best_so_far_is_that_of_the_answer_also_before_a_seed_has_tried_enough() -> None:
     """The first seed has tried five rates, three of an earlier range, when the second has two, and neither has learned."""
     records: dict[str, RunRecord] = {}
     narrow = {"recipe.learning_rate": {"low": 0.032, "high": 0.064, "trials": 2}}

@@ -937,7 +937,7 @@ def test_losses_that_are_nearly_equal_leave_the_title_right_above_its_panel() ->
     assert panel.title.get_window_extent().y0 - panel.bbox.y1 < 10
 
 
-def test_lines_of_one_depth_are_told_apart_by_their_widths_and_settings() -> None:
+def test_lines_of_one_depth_are_distinguished_by_their_widths_and_settings() -> None:
     shapes = product((32, 64, 96, 128), ("learned", "rotary"))
     cells = [{"depth": 1, "width": width, "heads": 1, "ffn": 4 * width, "setting": setting} for width, setting in shapes]
     data = pd.DataFrame(cells).assign(panel="all")

@@ -419,7 +419,7 @@ def test_labels_of_ticks_stand_apart_in_narrow_panels(low: float, high: float) -
         ("tokens_per_parameter", {0.5: "0.5", 12.25: "12.25", 20: "20"}),
     ],
 )
-def test_a_budget_is_told_as_it_was_given(unit: str, amounts: dict[float, str]) -> None:
+def test_a_budget_is_written_as_it_was_given(unit: str, amounts: dict[float, str]) -> None:
     budgets = [Budget.model_validate({unit: amount}) for amount in amounts]
     assert [budget_words(budget) for budget in budgets] == [f"{words} {budgets[0].unit}" for words in amounts.values()]
 

@@ -78,7 +78,7 @@ def test_decided(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_laws_are_told_with_status_interval_and_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_laws_are_reported_with_status_interval_and_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("study.evidence.sweep_laws.DEFAULT_SETTINGS", Settings(bootstrap=100))
     folder = depth_or_width(tmp_path / "s", budgets=(1e6, 2e6, 4e6), seeds=1)
     asked = folder.sweep_file.read_text().replace(SWEEP["question"], "How do sizes and tokens set the loss?")
@@ -100,7 +100,7 @@ def test_laws_are_told_with_status_interval_and_forecast(tmp_path: Path, monkeyp
 
 
 @pytest.mark.slow
-def test_two_budgets_tell_no_exponent_of_the_tokens(tmp_path: Path) -> None:
+def test_two_budgets_determine_no_exponent_of_the_tokens(tmp_path: Path) -> None:
     """Any beta serves where B and E may follow it."""
     answer = undrawn(depth_or_width(tmp_path / "s", budgets=(1e6, 4e6)))
     as_dict = answer.to_dict()
@@ -108,7 +108,7 @@ def test_two_budgets_tell_no_exponent_of_the_tokens(tmp_path: Path) -> None:
     why = "has 2 values in 24 rows, and chinchilla needs 3: with fewer, any floor fits with some exponent"
     assert first == f"No fit of chinchilla: tokens: {why}."
     assert "chinchilla" not in [law["law"] for law in as_dict["laws"]]
-    assert "| chinchilla |" not in answer.to_markdown(), "nor does the table tell any"
+    assert "| chinchilla |" not in answer.to_markdown(), "nor does the table show any"
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ def test_too_few_cells_for_a_law_say_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_shapes_of_one_size_tell_no_law_of_size(tmp_path: Path) -> None:
+def test_shapes_of_one_size_determine_no_law_of_size(tmp_path: Path) -> None:
     """Their parameters differ by the embeddings, which follow the width: a law over these would be one of the shape."""
     shapes = ((1, 128), (2, 92), (3, 76), (4, 64))
     one = depth_or_width(tmp_path / "one", budgets=(1e6,), shapes=shapes)
@@ -183,7 +183,7 @@ def test_undecided_says_what_would_decide(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("asked", [["cola", "tasks/reviews.yaml"], {"tasks": ["cola", "tasks/reviews.yaml"], "seeds": 1}])
 @pytest.mark.parametrize("diverged", [False, True])
-def test_tasks_that_nothing_was_scored_on_are_told(asked: object, diverged: bool, tmp_path: Path) -> None:
+def test_tasks_that_nothing_was_scored_on_are_reported(asked: object, diverged: bool, tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"downstream": asked})
     add_run(folder, run_config(1, 64), state="DIVERGED" if diverged else "COMPLETED")
     folder.write_ledger()
@@ -192,7 +192,7 @@ def test_tasks_that_nothing_was_scored_on_are_told(asked: object, diverged: bool
     assert line == f"What the encoders score on cola, reviews: {why}."
 
 
-def test_runs_that_were_not_scored_on_a_task_are_told_beside_those_that_were(tmp_path: Path) -> None:
+def test_runs_that_were_not_scored_on_a_task_are_reported_beside_those_that_were(tmp_path: Path) -> None:
     sweep = SWEEP | {"downstream": ["sst2", "cola", "tasks/reviews.yaml", "tasks/mails.yaml"]}
     folder = sweep_folder(tmp_path / "s", sweep | {"tune": {}})
     for width, seed in ((64, 0), (64, 1), (128, 0)):
@@ -212,7 +212,7 @@ def test_runs_that_were_not_scored_on_a_task_are_told_beside_those_that_were(tmp
 
 
 @pytest.mark.slow
-def test_runs_in_different_precision_are_told(tmp_path: Path) -> None:
+def test_runs_in_different_precision_are_reported(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=SMALL)
     runs = list(folder.runs())
 
@@ -293,7 +293,7 @@ def test_cells_of_runs_whose_training_loss_spiked_are_named(tmp_path: Path) -> N
     assert line.endswith("a lower learning rate may spare: L2-H92-A2-F368 at 1M tokens (2 of 3 runs).")
 
 
-def test_the_share_of_pairs_that_a_cell_judges_right_is_told_where_there_are_pairs(tmp_path: Path) -> None:
+def test_the_share_of_pairs_that_a_cell_judges_right_is_reported_where_there_are_pairs(tmp_path: Path) -> None:
     folder = with_gains(tmp_path / "s", {1: 1.0, 2: 1.0})
     assert "pair accuracy" not in undrawn(folder).to_markdown()
     for run in folder.runs():
@@ -324,7 +324,7 @@ def test_what_doubling_a_size_adds_is_drawn_where_the_question_asks_about_sizes(
 
 
 @pytest.mark.slow
-def test_started_runs_are_told_from_ended_ones(tmp_path: Path) -> None:
+def test_started_runs_are_distinguished_from_ended_ones(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
     add_run(folder, run_config(1, 128))
     config = run_config(2, 92)
@@ -367,7 +367,7 @@ def test_a_run_whose_losses_are_gone_or_damaged_is_left_out_and_named_with_a_rem
 
 
 @pytest.mark.slow
-def test_text_that_runs_saw_again_is_told(tmp_path: Path) -> None:
+def test_text_that_runs_saw_again_is_reported(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6, 2e6), shapes=SMALL)
     assert not any("new text" in line for line in undrawn(folder).to_dict()["findings"]["undecided"])
     for run in folder.runs():
@@ -385,7 +385,7 @@ def test_text_that_runs_saw_again_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_text_that_the_tokeniser_does_not_know_is_told(tmp_path: Path) -> None:
+def test_text_that_the_tokeniser_does_not_know_is_reported(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", shapes=SMALL)
     for run, share in zip(folder.runs(), (None, 0.04, 0.2), strict=False):
         assert not any("[UNK]" in line for line in undrawn(folder).to_dict()["findings"]["undecided"]), share
@@ -396,7 +396,7 @@ def test_text_that_the_tokeniser_does_not_know_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_validation_text_that_trains_is_told_above_five_percent_with_the_remedy(tmp_path: Path) -> None:
+def test_validation_text_that_trains_is_reported_above_five_percent_with_the_remedy(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", shapes=SMALL)
     for run, share in zip(folder.runs(), (None, 0.05, 0.42), strict=False):
         assert not any("13-token windows" in line for line in undrawn(folder).to_dict()["findings"]["undecided"]), share
@@ -452,7 +452,7 @@ def test_all_diverged(tmp_path: Path) -> None:
     assert answer.to_markdown().count("DIVERGED") == 6, "the verdict and the finding say it, and each run"
 
 
-def test_excluded_runs_of_settings_and_budgets_are_told_apart(tmp_path: Path) -> None:
+def test_excluded_runs_of_settings_and_budgets_are_distinguished(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
     for norm, tokens in product(("post", "pre"), (1e6, 2e6)):
         add_run(folder, in_setting(run_config(1, 64, tokens=tokens), norm=norm), state="DIVERGED", reason="loss became NaN")

@@ -1,4 +1,4 @@
-"""The page to send: one file that asks for nothing, tells the points of its figures, and shows what it was given as text."""
+"""The page to send: one file that asks for nothing, names the points of its figures, and shows what it was given as text."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_page_has_one_script_no_request_and_shows_names_as_text(text: str) -
     assert len(ids) == len(set(ids)), "ids of several drawings do not meet"
 
 
-def test_points_tell_the_runs_and_values_of_the_frame(folder: SweepFolder, text: str) -> None:
+def test_points_name_the_runs_and_values_of_the_frame(folder: SweepFolder, text: str) -> None:
     titles = re.findall(r"<title>(.*?)</title></circle>", text, re.DOTALL)
     shown = drawable(LossBySize("depth").frame(gather(folder)))
     assert len(shown) == 4
@@ -141,7 +141,7 @@ def test_a_page_or_format_that_cannot_be_written_is_refused_at_once(tmp_path: Pa
 
 
 @needs_browser
-def test_a_browser_without_a_network_opens_the_page_and_tells_a_point(folder: SweepFolder) -> None:
+def test_a_browser_without_a_network_opens_the_page_and_names_a_point(folder: SweepFolder) -> None:
     with browser("--host-resolver-rules=MAP * ~NOTFOUND") as chromium:
         chromium.get((folder.path / "report.html").as_uri())
         assert not chromium.get_log("browser"), "no error, and nothing that the content policy refused"

@@ -278,7 +278,7 @@ def test_a_comparison_that_is_missing_is_the_answer(tmp_path: Path) -> None:
     assert sentence.startswith("No answer yet: no comparison at equal parameters: ")
 
 
-def test_a_single_cell_is_told_with_the_noise_of_its_sequences(tmp_path: Path) -> None:
+def test_a_single_cell_is_reported_with_the_noise_of_its_sequences(tmp_path: Path) -> None:
     sweep = {key: value for key, value in SWEEP.items() if key != "shapes"} | {"shapes": {"list": [{"depth": 1, "width": 64}]}}
     folder = sweep_folder(tmp_path / "s", sweep | {"question": "How low does it get?", "tune": {}})
     add_run(folder, run_config(1, 64))
@@ -318,7 +318,7 @@ def test_the_best_value_is_named_at_the_smallest_and_at_the_largest_budget(tmp_p
     ), sentence
 
 
-def test_repeated_text_is_told_in_passes(tmp_path: Path) -> None:
+def test_repeated_text_is_reported_in_passes(tmp_path: Path) -> None:
     asked = {"question": "How often may a text be read?", "tune": {}, "vary": {"recipe.unique_tokens": [1e6, 5e5, 1e5]}}
     folder = sweep_folder(tmp_path / "s", SWEEP | asked)
     law = Losses(nats=lambda config: 5.0 + 0.4 * (config.recipe.unique_tokens == 1e5))

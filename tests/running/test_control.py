@@ -189,7 +189,7 @@ def test_an_excluded_run_can_be_trained_anew(tmp_path: Path) -> None:
     assert all(record.exclusion is None for record in folder.records())
 
 
-def test_runs_of_an_earlier_launch_are_told_apart_and_count_for_nothing(
+def test_runs_of_an_earlier_launch_are_distinguished_and_count_for_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither as completed, nor as the best, nor as what is being done of what is left."""
@@ -216,7 +216,7 @@ def test_runs_of_an_earlier_launch_that_failed_are_no_more_of_the_sweep_either(t
     assert table["exclusion"].tolist().count(FOREIGN) == 2
 
 
-def test_runs_beyond_those_planned_are_told_as_more(tmp_path: Path) -> None:
+def test_runs_beyond_those_planned_are_reported_as_more(tmp_path: Path) -> None:
     run(tmp_path, FakeExecutor(), budgets={"steps": [20]})
     state = status(sweep_at(tmp_path))
     assert status_summary(replace(state, planned_runs=1)).startswith("2 COMPLETED, 1 more than planned.")
@@ -411,7 +411,7 @@ def test_a_run_whose_configuration_is_gone_is_known_by_its_record(tmp_path: Path
         exclude(str(scores), results, "the GPU was broken")
 
 
-def test_who_excludes_a_run_is_told_by_number_where_the_system_has_no_name(
+def test_who_excludes_a_run_is_named_by_number_where_the_system_has_no_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a container that runs as any number, to which no user belongs."""
@@ -571,7 +571,7 @@ def test_silence_is_measured_by_a_runs_own_rows(rows: list[float], seconds: floa
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2.0 h"), (9e5, "10.4 d")]
 )
-def test_durations_are_told_as_people_read_them(seconds: float, text: str) -> None:
+def test_durations_are_written_as_people_read_them(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 

@@ -337,7 +337,7 @@ def test_sigterm_stops_a_sweep_as_ctrl_c_does(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_an_error_of_the_system_stops_a_sweep_and_is_told_as_what_it_is(tmp_path: Path) -> None:
+def test_an_error_of_the_system_stops_a_sweep_and_is_reported_as_what_it_is(tmp_path: Path) -> None:
     class Exhausted(FakeExecutor):
         def submit(self, jobs: Sequence[Job]) -> Future[int]:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

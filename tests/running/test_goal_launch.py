@@ -32,7 +32,7 @@ GOAL: dict[str, Any] = {
 
 
 def write_rounds(path: Path, documents: int = 600) -> Path:
-    """Documents of 20 to 60 words that go round the same words in order, so that order tells each masked word."""
+    """Documents of 20 to 60 words that go round the same words in order, so that order determines each masked word."""
     draw = random.Random(0)
     texts = []
     for _ in range(documents):

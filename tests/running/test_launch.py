@@ -319,7 +319,7 @@ def test_a_launch_is_seen_and_stopped_while_it_prepares_its_text(how: str, corpu
     assert study("stop", made.folder.path)[0] == 2, "nothing was launched there, and nobody launches it"
 
 
-def test_a_launch_tells_every_problem_at_once(corpus: Path, tmp_path: Path, study: Any) -> None:
+def test_a_launch_reports_every_problem_at_once(corpus: Path, tmp_path: Path, study: Any) -> None:
     asked = {"tasks": ["colla"]}
     sweep = write_sweep(tmp_path / "toy.yaml", corpus, budgets={"steps": [10]}, data={"corpus": "away.txt"}, downstream=asked)
     status, _, err = study("launch", sweep, "--results", tmp_path / "results", *LAUNCH[2:])
@@ -329,7 +329,7 @@ def test_a_launch_tells_every_problem_at_once(corpus: Path, tmp_path: Path, stud
 
 
 @pytest.mark.parametrize("dedupe", [False, True])
-def test_a_plan_tells_how_much_validation_text_trains_once_the_text_is_prepared(
+def test_a_plan_says_how_much_validation_text_trains_once_the_text_is_prepared(
     dedupe: bool, tmp_path: Path, study: Any
 ) -> None:
     text = write_topics(tmp_path / "text.txt")
@@ -385,7 +385,7 @@ def test_text_that_its_vocabulary_cannot_read_is_planned_with_a_warning_and_refu
     assert not (tmp_path / "results" / "toy" / "runs").exists()
 
 
-def test_a_launch_tells_what_of_its_tasks_no_run_will_read_before_it_trains_one(
+def test_a_launch_says_what_of_its_tasks_no_run_will_read_before_it_trains_one(
     corpus: Path, tmp_path: Path, study: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = "".join(json.dumps({"text": f"{label} λογος", "label": label}) + "\n" for label in "ab")
@@ -514,7 +514,7 @@ def test_results_on_a_file_system_without_links_are_refused_before_anything_is_t
 
 
 @pytest.mark.parametrize("closed", [".homes", "toy/runs"])
-def test_a_part_of_the_results_that_is_another_users_is_told_before_anything_is_trained(
+def test_a_part_of_the_results_that_is_another_users_is_reported_before_anything_is_trained(
     closed: str, corpus: Path, tmp_path: Path, study: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs, scratch = tmp_path / "results" / closed, tempfile.TemporaryDirectory

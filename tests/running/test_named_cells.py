@@ -173,7 +173,7 @@ def test_a_cell_that_cannot_be_meant_is_refused(changes: dict[str, Any], message
         sweep(**CUT | {"cells": {"deep": {"depth": 4, "steps": 60}}} | changes)
 
 
-def test_too_few_layers_are_told_before_anything_is_spent() -> None:
+def test_too_few_layers_are_reported_before_anything_is_spent() -> None:
     plan = plan_of(cells={"deep": {"depth": 1, "steps": 60}})
     with pytest.raises(InputError, match=r"recipe\.start: the cell L1-H16-A2-F32 has 1 of the 2 layers that"):
         check_trained_runs([cell.config for cell in plan.cells], planned=plan.parents)

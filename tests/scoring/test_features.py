@@ -141,7 +141,7 @@ def test_a_file_that_is_not_there_is_refused(study: Any, run: RunFolder, tmp_pat
     assert "nowhere.txt: cannot be read: No such file or directory; give a file with one text per line" in err
 
 
-def test_a_run_texts_and_an_output_that_cannot_be_are_told_together(study: Any, tmp_path: Path) -> None:
+def test_a_run_texts_and_an_output_that_cannot_be_are_reported_together(study: Any, tmp_path: Path) -> None:
     given = ("0123456789abcdef", tmp_path / "nowhere.txt", "--into", "features.csv", "--results", tmp_path)
     status, _, err = study("features", *given)
     assert status == 2

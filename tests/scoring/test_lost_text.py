@@ -1,4 +1,4 @@
-"""What a tokeniser loses of a task's text is counted in characters, and told before anything is fine-tuned."""
+"""What a tokeniser loses of a task's text is counted in characters, and reported before anything is fine-tuned."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_of_many_examples_some_from_everywhere_are_looked_at(monkeypatch: pytest
     assert lost_share(LETTERS, late) == pytest.approx(1 / 2)
 
 
-def test_a_task_is_told_of_by_its_worst_split_above_the_threshold_of_pre_training() -> None:
+def test_a_task_is_reported_by_its_worst_split_above_the_threshold_of_pre_training() -> None:
     known, half, little = single("a" * 20), single("a" * 10 + " " + "y" * 10), single("a" * 95 + " " + "y" * 5)
     lossy = task("single", ["accuracy"], [known], ["x", "y"])
     (note,) = lost_notes({"wordpiece": LETTERS}, [replace(lossy, splits={"train": [known], "test": [half]})])
@@ -105,7 +105,7 @@ PAIRS = [{"sentence_good": "kame λογος", "sentence_bad": "λογος kame",
 
 
 @pytest.mark.parametrize(("kind", "rows"), [("single", GREEK), ("minimal_pairs", PAIRS)])
-def test_scoring_tells_of_lost_text_first_and_keeps_its_share(
+def test_scoring_reports_lost_text_first_and_keeps_its_share(
     study: Any, run: RunFolder, tmp_path: Path, kind: str, rows: list[dict[str, Any]]
 ) -> None:
     scored = ("score", run.path, "--tasks", write_task(tmp_path, kind, rows), "--update", "head", "--no-random-weights")
@@ -121,7 +121,7 @@ def test_scoring_tells_of_lost_text_first_and_keeps_its_share(
     assert "greek: 56% of the characters of a split lost by a tokeniser" in " ".join(table.split())
 
 
-def test_embeddings_tell_of_lost_text(study: Any, run: RunFolder, tmp_path: Path) -> None:
+def test_embeddings_report_lost_text(study: Any, run: RunFolder, tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("kame\nλογος\n")
     status, _, err = study("features", run.path, texts, "--device", "cpu")

@@ -354,7 +354,7 @@ def within_lengths(flops: float | None, architecture: Architecture, tokens: floa
 
 
 @pytest.mark.slow
-def test_a_small_encoder_learns_from_a_teacher_what_few_labels_do_not_tell(topics: tuple[RunFolder, RunFolder]) -> None:
+def test_a_small_encoder_learns_from_a_teacher_what_few_labels_do_not_show(topics: tuple[RunFolder, RunFolder]) -> None:
     """Pre-trained distillation, Turc et al. 2019: unlabelled text holds the words that the labelled texts lack."""
     small, large = topics
     plain, teacher = made(on_topics(small, epochs=60, patience=60)), made(on_topics(large))
@@ -529,7 +529,7 @@ def test_embeddings_do_not_depend_on_what_stands_beside_a_text(run: RunFolder) -
         assert together == pytest.approx(alone, abs=1e-5)
 
 
-def test_runs_of_one_shape_are_told_apart_by_their_ids(run: RunFolder, tmp_path: Path) -> None:
+def test_runs_of_one_shape_are_distinguished_by_their_ids(run: RunFolder, tmp_path: Path) -> None:
     copy = RunFolder(tmp_path / "0123456789abcdef")
     copy.write_config(run.config())
     scored, other = Pretrained(run), Pretrained(copy)
@@ -542,7 +542,7 @@ def test_runs_of_one_shape_are_told_apart_by_their_ids(run: RunFolder, tmp_path:
     }
 
 
-def test_runs_of_a_sweep_are_told_apart_by_what_it_varies_their_tokens_and_their_seeds(tmp_path: Path) -> None:
+def test_runs_of_a_sweep_are_distinguished_by_what_it_varies_their_tokens_and_their_seeds(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"vary": {"architecture.norm": ["post", "pre"]}})
     ids = [
         add_run(folder, in_setting(run_config(1, 128, tokens=tokens, seed=seed), norm=norm))
@@ -735,7 +735,7 @@ def test_pairs_with_a_sentence_that_is_cut_are_counted(run: RunFolder, tmp_path:
     assert record.truncated_examples == 3
 
 
-def test_runs_of_an_earlier_launch_alone_are_told_as_such(run: RunFolder) -> None:
+def test_runs_of_an_earlier_launch_alone_are_reported_as_such(run: RunFolder) -> None:
     sweep = SweepFolder.of(run)
     sweep.cells_file.write_text('["of another launch"]')
     try:
@@ -840,7 +840,7 @@ def test_scores_that_are_being_made_are_stopped_from_outside(evaluation: Evaluat
     assert not stop(folder)
 
 
-def test_a_lock_that_scoring_waits_for_in_vain_is_not_told_as_another_scorer(evaluation: Evaluation) -> None:
+def test_a_lock_that_scoring_waits_for_in_vain_is_not_reported_as_another_scorer(evaluation: Evaluation) -> None:
     folder = SweepFolder.of(evaluation.run.folder)
     with pytest.raises(Timeout), sweep_lock(folder.scoring):
         raise Timeout("a lock of the cache")
@@ -977,7 +977,7 @@ def test_a_score_whose_process_keeps_dying_is_filed_as_a_run_is(
 
 
 def test_a_batch_goes_on_where_its_process_died_over_a_score(evaluation: Evaluation, capsys: Any) -> None:
-    """What was made before is kept and told at once, and the death is that of the score that was being made."""
+    """What was made before is kept and reported at once, and the death is that of the score that was being made."""
     requested = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4, 2e-4, 3e-4, 4e-4]})
     coordinator, counts = coordinator_of(evaluation, requested), list[tuple[int, int, int]]()
     display = Display(Console(), coordinator.proposer)
@@ -1046,7 +1046,7 @@ def test_the_cost_of_a_score_counts_what_its_encoder_multiplies(evaluation: Eval
     assert of("modernbert-base") > of("bert-base")
 
 
-def test_a_task_whose_scores_fail_alike_is_told_once_with_how_many(evaluation: Evaluation, capsys: Any) -> None:
+def test_a_task_whose_scores_fail_alike_is_reported_once_with_how_many(evaluation: Evaluation, capsys: Any) -> None:
     requested = Downstream.parse({"tasks": [evaluation.name], "seeds": 1, "learning_rates": [1e-4, 2e-4, 3e-4]})
     coordinator = coordinator_of(evaluation, requested)
     coordinator.run(Fake(None, iter([-11] * 9)), Display(Console(), coordinator.proposer).refresh, 0.01)

@@ -114,7 +114,7 @@ def test_no_row_is_added_where_the_ffn_is_given_or_the_width_stays(change: str) 
     assert len(with_berts_ffn(esm, parse_changes(esm, ["width=640"]))) == 1
 
 
-def test_a_shape_of_a_named_model_is_told() -> None:
+def test_a_shape_of_a_named_model_is_reported() -> None:
     other, *_ = explanations(named("bert-base"), of_name=False)
     assert (other.name, other.figure) == ("named model", "bert-base")
     other, *_ = explanations(named("bert-base").model_copy(update={"vocabulary": 8192}), of_name=False)
@@ -144,7 +144,7 @@ def test_counts_are_written_as_in_sweep_files() -> None:
         ("depth=24,depth=36", "--change depth=24,depth=36: names depth twice; give each value its own --change"),
     ],
 )
-def test_a_change_that_cannot_be_is_told_with_its_remedy(text: str, problem: str) -> None:
+def test_a_change_that_cannot_be_is_reported_with_its_remedy(text: str, problem: str) -> None:
     with pytest.raises(InputError) as error:
         ranking(BASE, [text, "depth=24"], MEASURES)
     assert problem in str(error.value)
@@ -345,7 +345,9 @@ def test_defaults_of_new_fields_rename_no_run(tmp_path: Path) -> None:
         ("electra-large-generator", {"mlm_transform": "width"}, "needs an embedding_width of at most width 256, not 1024"),
     ],
 )
-def test_fields_that_do_not_fit_each_other_are_told_with_both_values(name: str, changes: dict[str, Any], problem: str) -> None:
+def test_fields_that_do_not_fit_each_other_are_reported_with_both_values(
+    name: str, changes: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(InputError) as error:
         Architecture.parse(named(name).model_dump() | changes)
     assert problem in str(error.value)

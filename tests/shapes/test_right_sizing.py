@@ -58,7 +58,7 @@ def reachable(otherwise: str, **question: Any) -> tuple[Architecture, ...]:
         ({"memory": "200MB", "train_flops": "60M"}, "under 60M train_flops a token and 200 MB of memory ("),
     ],
 )
-def test_amounts_are_told_with_the_names_of_their_conventions(asked: dict[str, Any], expected: str) -> None:
+def test_amounts_are_written_with_the_names_of_their_conventions(asked: dict[str, Any], expected: str) -> None:
     assert expected in ShapeQuery(**asked).answer().question
 
 
@@ -438,7 +438,7 @@ def test_a_named_model_is_marked_among_shapes_of_its_own_kind_alone() -> None:
 
 
 def test_latency_of_a_kind_is_predicted_from_its_own_times_where_there_are_enough(tmp_path: Path) -> None:
-    """Twice as slow as BERT's: three shapes of the kind tell it, two leave BERT's times, and a note that it is unlike them."""
+    """Twice as slow as BERT's: three shapes of the kind show it, two leave BERT's times, and a note that it is unlike them."""
     berts, slower = synthetic_table(), synthetic_table(kind="modern")
     slower[list(TIMES)] *= 2
     query: dict[str, Any] = {"latency": "20ms", "kind": "modern", "depth": "2:12", "width": "128:512", "under": True}

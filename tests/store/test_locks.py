@@ -117,7 +117,7 @@ def test_where_there_is_no_flock_a_command_gives_no_warning_of_a_library(
     assert [str(warning.message) for warning in recwarn] == []
 
 
-def test_a_file_system_that_has_run_out_of_locks_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_that_has_run_out_of_locks_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As NFS without its lock service has: it can be written to."""
 
     def none_left(*_: object) -> None:
@@ -133,7 +133,7 @@ def test_a_file_system_that_has_run_out_of_locks_is_told_as_such(tmp_path: Path,
 
 @pytest.mark.usefixtures("without_flock")
 @pytest.mark.filterwarnings("ignore:flock not supported")
-def test_where_there_is_no_flock_a_holder_that_died_elsewhere_is_told_with_the_file_to_remove(tmp_path: Path) -> None:
+def test_where_there_is_no_flock_a_holder_that_died_elsewhere_is_reported_with_the_file_to_remove(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
     (lock := folder.launching).lock_file.write_text("1\nelsewhere\n")
     assert is_held(lock)

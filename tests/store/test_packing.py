@@ -28,7 +28,7 @@ from tests.synthetic import add_run, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_scores
 
 CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link")
-"""The events by which Python tells that a file system is about to be changed, beside that a file is opened to be written."""
+"""Python's audit events before a file system is changed, beside that of a file that is opened to be written."""
 
 
 def two_runs(path: Path) -> SweepFolder:

@@ -53,7 +53,7 @@ def record(**changes: Any) -> RunRecord:
     return RunRecord.parse(values | changes)
 
 
-def test_a_ledger_tells_training_masks_of_every_run_where_any_has_its_own() -> None:
+def test_a_ledger_has_the_training_masks_of_every_run_where_any_has_its_own() -> None:
     """A run that has none trains on those of validation, whatever their rate."""
     plain, rarer = config(CORPUS), config(CORPUS, masking={"rate": 0.1})
     own = config(CORPUS, recipe={"masking": {"rate": 0.4, "whole_words": True}})
@@ -151,7 +151,7 @@ def test_a_write_that_fails_leaves_nothing_and_names_the_file_that_was_asked_for
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no folder here refuses files of whoever runs the tests")
 @pytest.mark.parametrize("write", [write_atomically, write_once])
-def test_a_folder_that_takes_no_files_is_told_with_the_file_that_was_asked_for(write: Callable[[Path, bytes], Any]) -> None:
+def test_a_folder_that_takes_no_files_is_reported_with_the_file_that_was_asked_for(write: Callable[[Path, bytes], Any]) -> None:
     with pytest.raises(OSError, match=r"/proc/self/fdinfo/file'$"):
         write(Path("/proc/self/fdinfo/file"), b"new")
 
@@ -222,7 +222,7 @@ def test_a_configuration_is_written_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("yaml", [b"", b"architecture: [", None])
-def test_a_run_that_has_ended_tells_its_configuration_whatever_became_of_its_yaml(tmp_path: Path, yaml: bytes | None) -> None:
+def test_a_run_that_has_ended_keeps_its_configuration_whatever_became_of_its_yaml(tmp_path: Path, yaml: bytes | None) -> None:
     folder = SweepFolder(tmp_path)
     run = folder.run(add_run(folder, run_config(1, 64)))
     run.config_file.unlink()
@@ -290,7 +290,7 @@ def test_whether_a_run_reads_order_is_not_known_where_it_was_not_measured() -> N
     assert record(stuck_at_unigram=True).reads_order is False
 
 
-def test_the_ledger_tells_what_order_is_worth_where_any_record_does() -> None:
+def test_the_ledger_says_what_order_is_worth_where_any_record_does() -> None:
     columns = ["order_gain_nats", "order_gain_standard_error_nats", "reads_order"]
     earlier, later = record(), record(config=config(CORPUS, seed=1), order_gain_nats=0.2, order_gain_standard_error_nats=0.01)
     assert not {*columns, "stuck_at_unigram"} & {*ledger([earlier])}
@@ -337,7 +337,7 @@ def test_what_was_not_reached_is_missing_and_never_zero(tmp_path: Path) -> None:
     assert folder.read_ledger().equals(table)
 
 
-def test_the_share_of_unknown_words_is_a_column_where_any_record_tells_it(tmp_path: Path) -> None:
+def test_the_share_of_unknown_words_is_a_column_where_any_record_has_it(tmp_path: Path) -> None:
     earlier, later = record(), record(unknown_share=0.25)
     assert "unknown_share" not in ledger([earlier])
     assert ledger([earlier, later])["unknown_share"].dropna().tolist() == [0.25]

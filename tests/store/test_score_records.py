@@ -99,7 +99,7 @@ def test_a_score_that_lies_under_two_runs_is_one_score() -> None:
     assert set(table["run_id"]) == {once.run_id}
 
 
-def test_a_row_tells_the_metrics_of_both_splits_and_the_knobs_that_are_not_as_usual() -> None:
+def test_a_row_has_the_metrics_of_both_splits_and_the_knobs_that_are_not_as_usual() -> None:
     plain = record(1e-4, 0, 0.5, 0.1)
     of = config(knobs={"learning_rate": 1e-4, "dropout": 0.0}, task="rte")
     table = scores([plain, plain.model_copy(update={"score_id": of.fingerprint(), "config": of})])

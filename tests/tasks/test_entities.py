@@ -93,7 +93,7 @@ def test_tags_without_letters_are_types_and_adjacent_words_of_one_are_one_entity
     assert read.entities(["O", "O"]) == set()
 
 
-def test_types_that_are_letters_are_told_from_the_letters_of_the_scheme() -> None:
+def test_types_that_are_letters_are_distinguished_from_the_letters_of_the_scheme() -> None:
     assert TagScheme.of(["O", "E-B", "E-I"]).entities(["E-B", "E-I"]) == {("E", 0, 1)}
     assert TagScheme.of(["O", "B-E", "I-E"]).entities(["B-E", "I-E"]) == {("E", 0, 1)}
 

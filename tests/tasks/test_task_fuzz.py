@@ -1,4 +1,4 @@
-"""Whatever a file of a task holds, its examples are read, or every problem is told with its file: no other end."""
+"""Whatever a file of a task holds, its examples are read, or every problem is reported with its file: no other end."""
 
 from __future__ import annotations
 

@@ -353,7 +353,7 @@ def silent_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     _why_silent.cache_clear()
 
 
-def test_a_hub_that_does_not_answer_is_told_at_once(silent_hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_does_not_answer_is_reported_at_once(silent_hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _: pytest.fail("it is asked again"))
     for task in ("qqp", "blimp"):
         with pytest.raises(InputError, match=f"cannot be loaded: {silent_hub} does not answer .*; load it once"):
@@ -465,7 +465,7 @@ def test_a_row_that_cannot_be_used_is_named(tmp_path: Path, spec: dict[str, Any]
     assert len(reported) < len(str(tmp_path)) + 300
 
 
-def test_classes_are_told_once_where_none_is_like_the_label(tmp_path: Path) -> None:
+def test_classes_are_listed_once_where_none_is_like_the_label(tmp_path: Path) -> None:
     good, odd = {"text": "x", "label": 0}, {"text": "x", "label": 2}
     assert refused(made(tmp_path, SINGLE, train=[good], dev=[good], test=[odd])).endswith("labels are bad, good")
 

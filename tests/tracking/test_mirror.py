@@ -339,7 +339,7 @@ def test_a_line_torn_by_a_kill_is_not_mirrored_over_and_over(folder: SweepFolder
     assert Held(folder, run).rows == list(run.folder.metrics())
 
 
-def test_a_run_whose_rows_were_cut_is_told_of_and_mirrored_again_once_they_are_whole(folder: SweepFolder) -> None:
+def test_a_run_whose_rows_were_cut_is_reported_and_mirrored_again_once_they_are_whole(folder: SweepFolder) -> None:
     run = FakeRun(folder)
     run.write(9)
     run.end()
@@ -418,7 +418,7 @@ def test_who_logs_in_later_is_mirrored_online_and_an_unreachable_server_is_asked
     assert SECRET not in str(report)
     (reason,) = set(report.failed.values())
     assert reason.startswith("the W&B server http://127.0.0.1:9 refuses or does not answer; study sync tries again: ")
-    assert [message for message in caplog.messages if "mirrored" in message or "W&B server" in message] == [reason], "told once"
+    assert [message for message in caplog.messages if "mirrored" in message or "W&B server" in message] == [reason], "once"
 
 
 def test_who_is_not_logged_in_touches_no_network(

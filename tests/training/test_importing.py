@@ -337,7 +337,7 @@ def test_of_published_encoders_those_are_built_that_compute_the_same() -> None:
         ("ModernBert", {"layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, "only full_attention in the first of"),
     ],
 )
-def test_what_a_class_computes_in_another_way_is_told(name: str, changes: dict[str, Any], message: str) -> None:
+def test_what_a_class_computes_in_another_way_is_reported(name: str, changes: dict[str, Any], message: str) -> None:
     """Whether transformers has put the settings in order or not."""
     usual: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 64}
     usual |= {"vocab_size": 200, "hidden_act": "gelu", "norm_eps": 1e-12}
@@ -442,7 +442,7 @@ def test_a_tokeniser_of_more_pieces_than_the_model_has_rows_is_refused_in_its_wo
         imported(place, source, tmp_path / "into")
 
 
-def test_a_cased_tokenizer_json_that_lowercases_is_told_of(study: Any, place: Path, tmp_path: Path) -> None:
+def test_a_cased_tokenizer_json_that_lowercases_is_reported(study: Any, place: Path, tmp_path: Path) -> None:
     source = saved(place, tmp_path / "bert")
     pieces = Tokenizer.from_file(str(source / "tokenizer.json")).get_vocab()
     capitals = {piece if number % 3 or piece in SPECIAL_PIECES else piece.upper(): number for piece, number in pieces.items()}

@@ -101,7 +101,7 @@ def test_a_run_writes_its_folder(corpus: Path, tmp_path: Path) -> None:
     ("limit", "initialisation", "masking"),
     [pytest.param(0.4, "bert", {}, marks=pytest.mark.slow), (0, "unit_stream", {"rate": 0.25, "mask_share": 0.5})],
 )
-def test_a_run_is_the_plain_loop_that_its_recipe_tells(
+def test_a_run_is_the_plain_loop_that_its_recipe_states(
     limit: float, initialisation: Initialisation, masking: dict[str, float], tmp_path: Path
 ) -> None:
     """Order, masks, dropout and validation from their own streams over two epochs, and torch's AdamW, clipped or not."""

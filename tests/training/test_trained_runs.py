@@ -277,7 +277,7 @@ def test_a_stopped_run_goes_on_from_its_checkpoint_and_needs_its_donor_no_more(
         assert torch.equal(tensor, trained_weights(resumed)[name])
 
 
-def test_what_a_donor_cannot_give_is_told_before_anything_is_spent(corpus: Path, source: RunFolder, tmp_path: Path) -> None:
+def test_what_a_donor_cannot_give_is_reported_before_anything_is_spent(corpus: Path, source: RunFolder, tmp_path: Path) -> None:
     check_trained_runs([started(corpus, source.path), toy(corpus)])
     missing = started(corpus, tmp_path / "0123456789abcdef")
     assert "is not the folder of a finished run" in refusal_of(missing)
@@ -541,7 +541,7 @@ def test_a_run_that_matches_layers_goes_on_to_the_same_bits_and_counts_them(
     assert plain.fingerprint("data") != wanted.fingerprint("data")
 
 
-def test_layers_that_a_teacher_cannot_match_are_told_before_anything_is_spent(corpus: Path, source: RunFolder) -> None:
+def test_layers_that_a_teacher_cannot_match_are_reported_before_anything_is_spent(corpus: Path, source: RunFolder) -> None:
     assert "layers 1-5 go beyond" in refusal_of(taught(corpus, f"{source.path}:hidden_mse=1:layers=1-5"))
     assert "hidden_cosine needs equal widths" in refusal_of(taught(corpus, f"{source.path}:hidden_cosine=1"))
     check_trained_runs([taught(corpus, f"{source.path}:hidden_mse=1")])
@@ -568,7 +568,9 @@ def test_a_sweep_spells_losses_between_layers_and_growth_as_mappings() -> None:
         cell_as_text("teacher", {"cell": "deep", "hidden": 1})
 
 
-def test_what_a_teacher_cannot_give_is_told_before_anything_is_spent(corpus: Path, source: RunFolder, tmp_path: Path) -> None:
+def test_what_a_teacher_cannot_give_is_reported_before_anything_is_spent(
+    corpus: Path, source: RunFolder, tmp_path: Path
+) -> None:
     wanted = taught(corpus, source.path)
     check_trained_runs([wanted, taught(corpus, source.path, 6)], begun={wanted.key})
     missing = taught(corpus, tmp_path / "0123456789abcdef")
@@ -616,7 +618,7 @@ def test_a_trained_run_of_another_tokeniser_is_refused(
 
 
 @pytest.mark.slow
-def test_a_sweep_tells_whether_cut_layers_and_a_teacher_help(
+def test_a_sweep_shows_whether_cut_layers_and_a_teacher_help(
     source: RunFolder, corpus: Path, tmp_path: Path, study: Any
 ) -> None:
     vary = {
@@ -662,7 +664,7 @@ def test_a_sweep_tells_whether_cut_layers_and_a_teacher_help(
 
 
 @pytest.mark.slow
-def test_a_sweep_tells_which_layers_to_keep_without_training(
+def test_a_sweep_shows_which_layers_to_keep_without_training(
     source: RunFolder, corpus: Path, tmp_path: Path, study: Any
 ) -> None:
     vary = {"recipe.start": [f"{source.path}", f"{source.path}:last"]}

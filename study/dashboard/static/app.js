@@ -90,11 +90,11 @@ async function follow() {
       if (version && now !== version) {
         forget();
         await draw();
-        document.getElementById("told").textContent = `Updated at ${new Date().toLocaleTimeString("en-GB")}.`;
+        document.getElementById("notice").textContent = `Updated at ${new Date().toLocaleTimeString("en-GB")}.`;
       }
     }
   } catch {
-    document.getElementById("told").textContent = "The server does not answer.";
+    document.getElementById("notice").textContent = "The server does not answer.";
   }
   setTimeout(follow, value("sweep") ? OFTEN : SELDOM);
 }

@@ -40,11 +40,11 @@ export async function knobsPage() {
     section("importances", "Importances", el("div", { class: "controls" }, menu("evaluator", "By", [
       ["ped-anova", "PED-ANOVA: what reaches the best tenth of the runs"], ["fanova", "fANOVA: what explains the variance of all runs"]], "ped-anova")),
     region("importances", async node => {
-      const told = await ask("importances", { sweep, target, evaluator: value("evaluator", "ped-anova") });
-      const shares = Object.entries(told.importances).map(([name, share]) => ({ name: knob(name), share }));
+      const { importances, runs, why_not: reason } = await ask("importances", { sweep, target, evaluator: value("evaluator", "ped-anova") });
+      const shares = Object.entries(importances).map(([name, share]) => ({ name: knob(name), share }));
       return shares.length ? bars(node, shares, { x: "share of the importance", text: row => `${Math.round(100 * row.share)}%`,
-        caption: `Of ${told.runs} completed runs, by Optuna. Knobs that change together, as width and FFN often do, share what is due to either.` })
-        : el("p", { class: "quiet" }, told.why_not);
+        caption: `Of ${runs} completed runs, by Optuna. Knobs that change together, as width and FFN often do, share what is due to either.` })
+        : el("p", { class: "quiet" }, reason);
     })),
   ] };
 }

@@ -95,9 +95,9 @@ function goalTab(sweep, data) {
   if (!data.goal) return [el("p", { class: "quiet" }, "This sweep has no goal.")];
   const { of, wanted, sentence, looks, runs, spend_flops: most, target_parameters: size, target_tokens: tokens } = data.goal;
   const relative = of.endsWith(", relative"), shown = half => relative ? 100 * half : half;
-  const told = half => relative ? `${plain(100 * half)}%` : plain(half);
+  const halfText = half => relative ? `${plain(100 * half)}%` : plain(half);
   const narrowed = looks.filter(look => look.half_width !== null).map(look => ({ x: look.spent_flops, y: shown(look.half_width), used: true,
-    words: `after ${look.runs} runs for ${short(look.spent_flops)} FLOPs: ± ${told(look.half_width)}` }));
+    words: `after ${look.runs} runs for ${short(look.spent_flops)} FLOPs: ± ${halfText(look.half_width)}` }));
   const places = new Map();  // runs that differ in the seed alone share a point
   for (const [order, run] of runs.entries()) {
     const key = `${run.parameters_non_embedding} ${run.tokens} ${run.used}`;
@@ -110,7 +110,7 @@ function goalTab(sweep, data) {
     el("p", { class: "lead verdict" }, sentence),
     narrowed.length ? section("path", "Interval against what was spent", region("interval against what was spent", async node => [scatter(node, narrowed, [], {
       x: "spent (train_flops)", y: `half the 95% interval of ${relative ? of.replace(", relative", " (%)") : of}`, logY: true,
-      aims: [{ y: shown(wanted), words: `goal: ± ${told(wanted)}` }], caption: `One point a look at the runs that had ended. At most ${short(most)} FLOPs may be spent.` })])) : null,
+      aims: [{ y: shown(wanted), words: `goal: ± ${halfText(wanted)}` }], caption: `One point a look at the runs that had ended. At most ${short(most)} FLOPs may be spent.` })])) : null,
     chosen.length ? section("chosen", "Chosen runs", region("chosen runs", async node => [scatter(node, chosen, [], { x: "non-embedding parameters", y: "tokens",
       logX: true, logY: true, colour: "order in which runs ended", aims: size === null ? [] : [{ x: size, y: tokens, words: "where the loss is wanted" }],
       caption: `One point a size and budget, larger for several runs, in the colour of the first; hollow: not used${size === null ? "" : "; star: where the loss is wanted"}. Click a point for its first run.`,

@@ -124,7 +124,7 @@ async function counted(node, form) {
       account.memory ? table("memory", `Memory, ${account.memory.setting}`, [
         { key: "name", label: "part", always: true }, { key: "training", label: "training", kind: "count", cell: row => bytes(row.training) },
         { key: "inference", label: "inference", kind: "count", cell: row => bytes(row.inference) },
-      ], memoryRows(account.memory)) : el("p", { class: "quiet" }, "Memory is told of encoders that can be built here.")),
+      ], memoryRows(account.memory)) : el("p", { class: "quiet" }, "Memory is counted for encoders that can be built here.")),
     data.latency.length ? table("latency", "Latency of a forward pass, by measured tables", [
       { key: "machine", label: "machine", always: true, class: "nowrap" }, { key: "threads", label: "threads", kind: "whole" },
       { key: "seconds", label: "milliseconds", always: true, kind: "number", cell: row => row.problem ?? plain(1000 * row.seconds) },
