@@ -338,7 +338,7 @@ def test_what_is_unknown_of_a_run_is_no_zero_in_its_line() -> None:
     assert run_line(unknown, ()).endswith(" tokens")
 
 
-@pytest.mark.parametrize("name", ["cut_distil_or_scratch", "suite", "size_and_tokens"])
+@pytest.mark.parametrize("name", ["cut_distil_or_scratch", "suite", "width_and_tokens"])
 def test_the_status_of_a_sweep_fits_a_terminal_of_80_columns(name: str, study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long settings, many budgets, fast runs, and runs that are left out."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
