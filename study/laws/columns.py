@@ -48,6 +48,7 @@ SHOWN = 5
 """The number of rows listed in a message."""
 
 _SMALLEST = {"parameters": 5e4, "tokens": 5e5, "flops": 1e12, "unique_tokens": 5e5}
+_UNIT_APART = 100.0
 _LARGEST = 1e100
 _SHARES = ("score", "error")
 _UNIT_OF = {"loss": "nats", "parameters": "parameters", "tokens": "tokens", "unique_tokens": "tokens", "flops": "flops"}
@@ -129,12 +130,15 @@ def beyond_arithmetic(column: Values) -> list[Problem]:
 
 
 def odd_counts(column: Values) -> list[Problem]:
-    """Reject values too small to be counts."""
+    """Reject values too small to be counts; among larger ones, only where another unit may have made them so."""
     small = column.values < _SMALLEST.get(column.role, -np.inf)
+    median = float(np.median(column.values))
+    mixed = median >= _SMALLEST.get(column.role, np.inf)
+    if mixed:
+        small &= column.values < median / _UNIT_APART
     if not small.any():
         return []
-    median = float(np.median(column.values))
-    if median >= _SMALLEST[column.role]:
+    if mixed:
         message = f"is too small to be a count in {column.shown(small)}, while the median is {median:.6g}: in different units?"
         return [Problem(_label(column), f"{message} Correct these rows, leave them out with --where, or give --any-units")]
     factors = [unit] if (unit := unit_in(column.name)) else [1e6, 1e9]

@@ -467,6 +467,11 @@ def test_units_in_a_name_are_the_ones_proposed(tmp_path: Path) -> None:
 
 
 def test_a_single_row_in_other_units_is_named(tmp_path: Path) -> None:
+    """A small run is not: half a million tokens beside two million are no millions."""
+    data = table()
+    data["tok"] = [4.5e5, *[2e6, 4e6] * 9, 2e6]
+    data["Model Size"] /= data["Model Size"].max() / 4e6
+    read(tmp_path, data[data["Model Size"] > 1e5])
     data = table()
     data.loc[7, "Model Size"] = 123.0
     with pytest.raises(InputError, match="too small to be a count in row 8"):
