@@ -647,7 +647,7 @@ def _only_layer_forward(architecture: Architecture, step: TrainingStep) -> int:
     """Return the same for a single layer, which works at the masked positions.
 
     Attention holds its input 4NH, in pre-norm normed too, 4NH, key and value 2aNH, in bf16 a copy of one, or the normed key,
-    aNH, with rotary positions the rotated key and its pairs, 2aNH, and of the masked positions their input 4MH, query and mix
+    aNH, with rotary positions the rotated key and its passes, 2aNH, and of the masked positions their input 4MH, query and mix
     2aMH, attention weights and a bias by distance, 4·A·S·M; the FFN holds 4NH + 8MH, and its inner sizes.
     """
     a, h, n, m, item = architecture, architecture.width, step.tokens, _encoded(architecture, step), step.item

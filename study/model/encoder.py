@@ -264,21 +264,21 @@ def rotated(
 class _Rotated(torch.autograd.Function):
     """x·cos ∓ (x with swapped halves)·sin on a CPU, in runs of whole heads, since half a head is too short for SIMD in bf16.
 
-    The gradient is rotated back, and only the angles are kept for it.
+    The gradient is rotated back, and only the angles are kept for it, in the precision of x. It has no gradient of its own.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rotary: Tensor, by_heads: bool) -> Tensor:
-        ctx.save_for_backward(rotary)
+        table = rotary.to(x.dtype)
+        ctx.save_for_backward(table)
         ctx.by_heads = by_heads
-        cosine, sine = rotary.to(x.dtype)
+        cosine, sine = table
         return _turned(x, cosine, sine, by_heads)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (rotary,) = ctx.saved_tensors
-        cosine, sine = rotary.to(gradient.dtype)
+        cosine, sine = ctx.saved_tensors[0]
         return _turned(gradient, cosine, -sine, ctx.by_heads), None, None
 
 

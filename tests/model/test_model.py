@@ -128,6 +128,18 @@ def test_rotation_multiplies_pairs_as_complex_numbers_and_its_gradient_turns_bac
     torch.testing.assert_close(torch.complex(*inputs.grad.chunk(2, -1)), torch.complex(*gradient.chunk(2, -1)) * angles.conj())
 
 
+def test_rotation_keeps_its_angles_alone_in_the_precision_of_what_it_rotates() -> None:
+    kept: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        rotated(torch.randn(2, 20, 4, 8, dtype=torch.bfloat16, requires_grad=True), rotary_table(20, 8))
+    assert [(tensor.dtype, tensor.numel()) for tensor in kept] == [(torch.bfloat16, 2 * 20 * 4)]
+
+
 def test_rotated_queries_and_keys_have_the_products_of_those_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which have pairs side by side, as compiled code on any device."""
     torch.manual_seed(0)
