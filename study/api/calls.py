@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from study.laws.estimation import DEFAULT_SETTINGS
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -113,16 +111,18 @@ def fit(
     *,
     where: str | None = None,
     cluster: str | None = None,
-    bootstrap: int = DEFAULT_SETTINGS.bootstrap,
+    bootstrap: int | None = None,
     **columns: str,
 ) -> LawFit:
     """Fit a law to a table, a file or a sweep's folder, as `study fit` does.
 
     `columns` name the column, or expression of columns, of each variable: `parameters="N"`, `tokens="C/(6*N)"`, `loss="loss"`.
-    `where` keeps rows, `cluster` is the column that names the run of a row, `bootstrap` the number of resamples. Raises
+    `where` keeps rows, `cluster` is the column that names the run of a row, `bootstrap` the number of
+    resamples, by default that of `study fit`. Raises
     InputError for an unknown law or unfit table.
     """
     from study.evidence.ledgers import open_ledger, selected
+    from study.laws.estimation import DEFAULT_SETTINGS
     from study.laws.law_fits import fit_table
     from study.laws.reading import TableQuery
     from study.laws.tables import RunTable, tidy_table
@@ -133,7 +133,8 @@ def fit(
         path = Path("the DataFrame")
         opened = selected(RunTable(path, tidy_table(table.copy(), path)))
     query = TableQuery(opened, columns, where=where, cluster=cluster)
-    return fit_table(query, law, replace(DEFAULT_SETTINGS, bootstrap=bootstrap))
+    settings = DEFAULT_SETTINGS if bootstrap is None else replace(DEFAULT_SETTINGS, bootstrap=bootstrap)
+    return fit_table(query, law, settings)
 
 
 def report(
