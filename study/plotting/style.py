@@ -319,9 +319,9 @@ def _fill(figure: Figure, text: Text, words: str) -> None:
 
 def in_lines(text: str, width: int) -> str:
     """Text in the fewest lines of at most `width` letters, of about equal length."""
-    fewest = textwrap.wrap(text, width) or [""]
+    fewest = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
     lengths = range(1 + len(text) // max(1, len(fewest)), width)
-    tried = (textwrap.wrap(text, length, break_long_words=False) for length in lengths)
+    tried = (textwrap.wrap(text, length, break_long_words=False, break_on_hyphens=False) for length in lengths)
     even = (lines for lines in tried if len(lines) == len(fewest) and max(map(len, lines)) <= width)
     return "\n".join(next(even, fewest))
 

@@ -88,7 +88,7 @@ def _unmeasured_order(evidence: Evidence) -> str:
 
 def asks_about(evidence: Evidence, *words: str) -> bool:
     """Whether the question contains any of some words, such as `parameter`, but not in what is held equal or in an amount."""
-    given = r"\bequal [\w-]+( parameters)?|\b\d[\d.,]*[a-z]? ([\w-]+ )?(parameters|tokens)\b"
+    given = r"\bequal [\w-]+( parameters)?|\bat one \w+(, \w+)*( and \w+)?|\b\d[\d.,]*[a-z]? ([\w-]+ )?(parameters|tokens)\b"
     question = re.sub(given, "", evidence.sweep.question.lower())
     return any(re.search(rf"\b{word}s?\b", question) for word in words)
 
