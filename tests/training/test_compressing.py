@@ -41,10 +41,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=[{}, pytest.param(MODERN, marks=pytest.mark.slow)], ids=["bert", "modern"])
+@pytest.fixture(scope="module", params=[({}, 100), pytest.param((MODERN, 200), marks=pytest.mark.slow)], ids=["bert", "modern"])
 def source(request: pytest.FixtureRequest, place: Path) -> RunFolder:
-    recipe = {"learning_rate": 0.01, "batch_tokens": 512, "budget": {"steps": 100}}
-    return trained(place / "results" / "toy", config(place / "text.txt", architecture=request.param, recipe=recipe))
+    """An encoder that is trained until both of its layers lower the loss."""
+    architecture, steps = request.param
+    recipe = {"learning_rate": 0.01, "batch_tokens": 512, "budget": {"steps": steps}}
+    return trained(place / "results" / "toy", config(place / "text.txt", architecture=architecture, recipe=recipe))
 
 
 def made(source: RunFolder, place: Path, to: str) -> RunFolder:
