@@ -181,6 +181,8 @@ class FormulaLaw(Law):
 
     def refusals(self) -> str:
         """Why a formula that can be read cannot be a law; empty if it can."""
+        if constants := [part for part in _parts(self.tree) if not [*_names(part)] and not _is_finite(part)]:
+            return f"has no value, because {ast.unparse(constants[-1]).replace('**', '^')} is no finite number"
         if missing := [self.quoted(name) for name in self.parameters if self.quoted(name) != name]:
             return f"names {missing[0]!r}, which is no column of the table"
         if not self.variables:
@@ -345,11 +347,14 @@ class FormulaLaw(Law):
         return None
 
     def multiplied_by(self, name: str) -> tuple[tuple[str, float], ...]:
-        """Return the variables that a parameter multiplies with their powers, as A in A·N or, with the power −1, in A/N."""
+        """Return the variables that a parameter multiplies, with their powers over its own.
+
+        As N in A·N with the power 1, in A/N with −1, and in A²·N with 1/2.
+        """
         for factors in _products(self.tree):
             powers = [(*part, one.sign) for one in factors if (part := _power_of(one.node)) is not None]
-            own = next((sign for base, _, sign in powers if base == name), 0)
-            if own and (found := tuple((base, own * sign * power) for base, power, sign in powers if base in self.reads)):
+            own = next((sign * power for base, power, sign in powers if base == name), 0)
+            if own and (found := tuple((base, sign * power / own) for base, power, sign in powers if base in self.reads)):
                 return found
         return ()
 
@@ -390,7 +395,7 @@ class _FormulaSurface(CurvedSurface):
     def _unit(self, name: str) -> float:
         """Return the size at which a parameter matters beside variables at their geometric means, 1 without any.
 
-        As B in F + B it is that of F, and as A in A/N that of N: counts would else be a billion times other parameters.
+        As B in F + B it is that of F, and as A in A/N that of N: otherwise counts would be a billion times other parameters.
         """
         if (variable := self.law.added_to(name)) is not None:
             return _geometric_mean(self.columns[variable])
@@ -612,6 +617,15 @@ def _power_of(node: ast.expr) -> tuple[str, float] | None:
         case ast.BinOp(left=ast.Name(id=name), op=ast.Pow(), right=power) if not [*_names(power)]:
             return name, float(_evaluate(power, {}, {}, {}))
     return None
+
+
+def _is_finite(constant: ast.expr) -> bool:
+    """Whether arithmetic of numbers alone gives a finite one."""
+    try:
+        with np.errstate(all="ignore"):
+            return bool(np.isfinite(float(_evaluate(constant, {}, {}, {}))))
+    except (ArithmeticError, TypeError):
+        return False
 
 
 def _is_product(node: ast.expr) -> TypeGuard[ast.BinOp]:

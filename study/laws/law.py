@@ -167,7 +167,7 @@ class Law(ABC):
 
     @property
     def linear(self) -> tuple[int, ...]:
-        """Indices of parameters in which the law is linear together, which a start has as the rows want them."""
+        """Indices of parameters in which the law is linear together, which each start sets by least squares on the rows."""
         return ()
 
     def suited_to(self, response: Floats) -> Law:

@@ -115,6 +115,10 @@ def test_derivatives_of_every_operation_agree_with_differences() -> None:
         ("E + A*(", "cannot be read"),
         ("E + A*B**-alpha", "depth, width, …, or a column of the table), only A, B, E and alpha"),
         ("2*N**-1", "has no parameter to fit"),
+        ("E + A/N^(1/0)", "has no value, because 1 / 0 is no finite number"),
+        ("E + A*N^-a + B*log(2 - 3)", "has no value, because log(2 - 3) is no finite number"),
+        ("E + A*N^-a + B*(-1)^0.5", "is no finite number"),
+        ("E + A*N^-a + 9^9^9", "is no finite number"),
         ("E + A*N**-alpha; alpha 0..1", "'alpha 0..1' is not a range; write one as alpha in 0..2"),
         ("E + A*N**-alpha; alpha in 1..1", "is not a range"),
         ("E + A*`Model Size`**-alpha*`n-experts`**-g", "names 'n-experts', which is no column of the table"),
@@ -239,6 +243,16 @@ def test_letters_that_stand_for_columns_are_told_where_the_table_has_none() -> N
     assert "--law: in a formula C stands for flops and D for tokens; a range makes a constant" in str(refused.value)
     ranged = find_law("A*size^alpha + C*size^b + D; C in 0..10; D in 0..10", table=table)
     assert ranged.variables == ("size",)
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [("E + (k*N)^-a", 1e-9), ("E + (k^2*N)^-a", 1e9**-0.5), ("E + (N/k^3)^-a", 1e3), ("E + (N^2/sqrt(D)*k^-1)^-a", 1e18)],
+)
+def test_the_unit_of_a_parameter_minds_its_own_power(text: str, unit: float) -> None:
+    law = find_law(text)
+    surface = law.at({name: np.array([1e8, 1e10]) for name in law.variables})
+    assert surface.natural(np.ones((1, 3)))[0, law.parameters.index("k")] == pytest.approx(unit)
 
 
 @pytest.mark.parametrize(
