@@ -130,7 +130,7 @@ class OptimumGoal(Strict):
     """Find the depth or width of the least loss at equal non-embedding parameters, among those of the pool.
 
     A decision whose variants are the pool's, each the nearest within half a doubling whose shape lies in the pool and within 5%
-    of the size; a plan tells the others. It ends once one is below all others, or those left lie `within` so many nats of
+    of the size; a plan lists those left out. It ends once one is below all others, or those left lie `within` so many nats of
     each other, of which any is the optimum to that precision.
     """
 
