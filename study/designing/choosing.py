@@ -192,25 +192,26 @@ def _gains(basins: list[Basin], criterion: Criterion) -> Floats:
 def pilot(pool: Pool, budget: float, random: np.random.Generator) -> Rows:
     """Choose twice as many cheap runs as the law has parameters, spread over the logarithms of the variables.
 
-    Each costs at most its share of PILOT of the budget, or else they are the cheapest. Where these take more than half of the
-    budget, that goes to as many as it affords, at least FEWEST, and each leaves enough of it for the cheapest in place of those
-    that follow.
+    Each costs at most its share of PILOT of the budget. Where too few do, half of the budget goes to as many as it affords, to
+    FEWEST even if they cost more, but never more than the budget; each leaves enough for the cheapest in place of those that
+    follow.
     """
     count = min(len(pool), 2 * len(pool.law.parameters))
     order = np.argsort(pool.costs, kind="stable")
     total = np.cumsum(pool.costs[order])
     cheap = order[: max(count, int((pool.costs <= PILOT * budget / count).sum()))]
     left = np.inf
-    if total[count - 1] > budget / 2:
-        count = min(count, max(FEWEST, int((total <= budget / 2).sum())))
-        cheap, left = order, max(budget / 2, float(total[count - 1]))
+    if len(cheap) == count:
+        half, whole = (int((total <= share * (1 + ROUNDING)).sum()) for share in (budget / 2, budget))
+        count = min(count, max(FEWEST, half), whole)
+        cheap, left = order, max(budget / 2, float(pool.costs[order[:count]].sum()))
     logs = np.column_stack([log_or_value(pool.candidates[name][cheap]) for name in pool.law.variables])
     unit = (logs - logs.mean(axis=0)) / np.maximum(logs.std(axis=0), 1e-12)
     costs, chosen, nearest = pool.costs[cheap], list[int](), np.full(len(cheap), np.inf)
     while len(chosen) < count:
         open_ = np.setdiff1d(np.arange(len(cheap)), chosen)
         rest = float(np.sort(costs[open_])[: count - len(chosen) - 1].sum())
-        open_ = open_[costs[open_] <= (left - rest) * (1 + ROUNDING)]
+        open_ = open_[costs[open_] + rest <= left * (1 + ROUNDING)]
         chosen.append(int(open_[np.argmax(nearest[open_])] if chosen else random.choice(open_)))
         left -= float(costs[chosen[-1]])
         nearest = np.minimum(nearest, np.sum((unit - unit[chosen[-1]]) ** 2, axis=1))

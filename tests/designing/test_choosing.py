@@ -86,6 +86,37 @@ def test_a_pilot_of_a_small_budget_leaves_half_of_it_and_still_varies_the_sizes(
 
 def test_few_rows_do_not_make_a_linear_law_sure_of_what_they_happen_to_say() -> None:
     random = np.random.default_rng(0)
+@pytest.mark.parametrize(
+    ("costs", "budget", "most"),
+    [([3.0, 4.0, 10.0, 20.0], 8.0, 7.0), ([5.0, 6.0, 7.0, 8.0], 10.0, 5.0), ([1e-9, 1.0], 3.0, 1.1)],
+)
+def test_a_pilot_takes_half_of_a_budget_or_the_cheapest_two_and_never_more_than_the_budget(
+    costs: list[float], budget: float, most: float
+) -> None:
+    """With 10 to spend on runs of 5 to 8, one is all; with 8 on runs of 3 and more, the two cheapest are."""
+    sizes = np.array(costs)
+    pool = Pool(find_law("E + A*N^-alpha"), {"parameters": sizes}, sizes, {"parameters": sizes[-1:]})
+    response = 2 + 3 * sizes**-0.3
+    for seed in range(8):
+        assert 0 < sizes[pilot(pool, budget, np.random.default_rng(seed))].sum() <= most
+        (chosen,) = choose(pool, [budget], lambda rows: response[rows], METHODS["error"], seed)
+        assert sizes[chosen].sum() <= budget * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.4])
+def test_a_pilot_of_a_small_pool_is_spread_and_not_its_cheapest_runs(share: float) -> None:
+    """Of six sizes from 1M to 32M at four budgets, the eight cheapest are of 1M and 2M alone."""
+    sizes, tokens = (axis.ravel() for axis in np.meshgrid(1e6 * 2.0 ** np.arange(6), [1e7, 2e7, 4e7, 8e7]))
+    pool = Pool(LAW, {"parameters": sizes, "tokens": tokens}, sizes, TARGETS)
+    budget = share * float(sizes.sum())
+    for seed in range(4):
+        rows = pilot(pool, budget, np.random.default_rng(seed))
+        assert len(rows) > 4
+        assert sizes[rows].sum() <= budget / 2
+        assert sizes[rows].max() >= 8e6
+        assert len(np.unique(tokens[rows])) > 2
+
+
     shares = random.dirichlet(np.ones(3), 40)
     columns = {name: shares[:, place] for place, name in enumerate(("x", "y"))}
     law = find_law("loss = a + b*x + c*y; a in -10..10; b in -5..5; c in -5..5; x, y are columns")
