@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from study.base.errors import InputError, option_name
+from study.base.errors import InputError, Problem, option_name
 from study.base.quantities import RESAMPLES
 from study.base.text import echo
 from study.commands.options import CountRange, FiniteRange, as_json, completing, figure_options, output_folder
@@ -275,7 +275,7 @@ def design(
 ) -> None:
     """Choose the next runs for a forecast.
 
-    TABLE holds finished runs, or the names of their columns alone: then the runs to begin with are printed. Prints the
+    TABLE holds finished runs, or none that has a result: then the runs to begin with are printed. Prints the
     CANDIDATES that lower the expected error at the target most, for a budget, in order, with the interval to expect before and
     after each, and what the cheapest or random runs would give for the same budget.
     """
@@ -284,15 +284,20 @@ def design(
     from study.laws.reading import TableQuery, read_observations
 
     opened = _opened(table, fewest=0)
-    how = {name: options.pop(name) for name in ("cost", "criterion", "space", "seed")}
+    method, space = options.pop("criterion"), options.pop("space")
+    how = {name: options.pop(name) for name in ("cost", "seed")}
     roles, selection = _given(options)
     chosen = find_law(law, table=opened, roles=roles)
-    if opened.frame.empty:
-        _show(begin(chosen, candidates, target, budget, roles=roles, cost=how["cost"], seed=how["seed"]), as_json)
+    finished = None if opened.frame.empty else read_observations(TableQuery(opened, roles, **selection), chosen, space)
+    if finished:
+        _show(advise(chosen, finished, candidates, target, budget, method=method, space=space, **how), as_json)
         return
-    finished = read_observations(TableQuery(opened, roles, **selection), chosen, how["space"])
-    method = how.pop("criterion")
-    _show(advise(chosen, finished, candidates, target, budget, method=method, **how), as_json)
+    unused = [*selection, *(["criterion"] if method != "error" else []), *(["space"] if space != "log" else [])]
+    if unused:
+        message = f"is for finished runs, of which {table} has none to use; leave it out"
+        raise InputError([Problem(option_name(name), message) for name in unused])
+    notes = () if finished is None else [note.removeprefix("warning: ") for note in finished.notes()]
+    _show(begin(chosen, candidates, target, budget, roles=roles, notes=notes, **how), as_json)
 
 
 @click.command("score-law")

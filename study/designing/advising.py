@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ SHOWN = 20
 FEW_TARGETS = 5
 """The most targets whose forecasts are printed one by one."""
 
+WIDE = 0.5
+"""The half-width in logarithms from which an interval is printed as a factor, since per cent no longer describe it."""
+
 _SIZES = ("parameters", "tokens", "flops")
 
 
@@ -35,9 +39,9 @@ _SIZES = ("parameters", "tokens", "flops")
 class Advice:
     """The next runs, with the expected half-width of the 95% interval at the targets before the first and after each.
 
-    A half-width is relative in logarithms. `cheapest` and `random` are those of the same budget spent on the cheapest
-    candidates, and the mean of several random orders; where the best of these is expected to do better than the plans of the
-    criterion `error`, its runs are the advice.
+    A half-width is relative in logarithms; `forecast` is the law at each target. `cheapest` and `random` are those of the same
+    budget spent on the cheapest candidates, and the mean of several random orders; where the best of these is expected to do
+    better than the plans of the criterion `error`, its runs are the advice.
     """
 
     law: Law
@@ -57,10 +61,7 @@ class Advice:
         """Return the advice as plain values."""
         return {
             "law": self.law.definition,
-            "targets": [
-                {**{name: float(values[row]) for name, values in self.target.items()}, "predicted": float(predicted)}
-                for row, predicted in enumerate(self.forecast)
-            ],
+            "targets": _forecasts(self.target, self.forecast.tolist()),
             "half_width": "relative" if self.space == "log" else "absolute",
             "before": self.widths[0],
             "after": self.widths[-1],
@@ -77,26 +78,29 @@ class Advice:
 
     def to_text(self) -> str:
         """Return the next runs as a table, with what to expect."""
-        listed = _listed(self.law, self.runs, self.costs, self.unit, ("expected ±", *map(self._width, self.widths[1:])))
+        listed = _listed(self.law, self.runs, self.costs, self.unit, ("expected", *map(self._width, self.widths[1:])))
         basins = f"; {plural(self.basins, 'basin')} of the law fit the rows" if self.basins > 1 else ""
         return "\n".join(
             [
-                *self._forecasts(),
-                f"95% interval of the law there: ± {self._width(self.widths[0])} now{basins}",
+                *self._predicted(),
+                f"95% interval of the law there: {self._width(self.widths[0])} now{basins}",
                 f"the law reads {joined(self.law.variables)}, and {joined(self.law.parameters)} are its parameters",
                 "",
                 *listed,
                 "",
-                f"after {_sum(self.costs, self.unit)}: ± {self._width(self.widths[-1])} is expected; for the "
-                f"same budget ± {self._width(self.cheapest)} by the cheapest runs, ± {self._width(self.random)} at random",
+                f"expected after {_sum(self.costs, self.unit)}: {self._width(self.widths[-1])}; for the same budget "
+                f"{self._width(self.cheapest)} by the cheapest runs, {self._width(self.random)} at random",
                 *(f"note: {note}" for note in self.notes),
             ]
         )
 
     def _width(self, width: float) -> str:
-        return f"{width:.2%}" if self.space == "log" else f"{width:.4g}"
+        """Return half an interval, one of logarithms in per cent or as a factor of two digits."""
+        if self.space == "linear":
+            return f"± {width:.4g}"
+        return f"± {width:.2%}" if width < WIDE else f"within a factor of {float(f'{np.exp(width):.2g}'):,.6g}"
 
-    def _forecasts(self) -> list[str]:
+    def _predicted(self) -> list[str]:
         """Return the forecast at each target, or at many their range."""
         if len(self.forecast) <= FEW_TARGETS:
             return [f"{self._point(row)}: {self.law.predicts} {value:.5g}" for row, value in enumerate(self.forecast)]
@@ -109,19 +113,21 @@ class Advice:
 
 @dataclass(frozen=True)
 class FirstRuns:
-    """The runs to begin with, before a law can be fitted: spread over the candidates, for half of the budget or less."""
+    """The runs to begin with, before a law can be fitted: spread over the candidates; see pilot."""
 
     law: Law
+    target: Mapping[str, Floats]
     runs: tuple[Mapping[str, float], ...]
     costs: tuple[float, ...]
     unit: str
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the runs as plain values, under the names of an Advice, of which the expected intervals are unknown."""
-        unknown = dict.fromkeys(("before", "after", "cheapest", "random"))
+        """Return the runs as plain values, under the names of an Advice; what a fit would say is None."""
+        unknown = dict.fromkeys(("half_width", "before", "after", "cheapest", "random", "basins"))
+        targets = _forecasts(self.target, [None] * len(next(iter(self.target.values()))))
         runs = [{**run, "cost": cost, "half_width": None} for run, cost in zip(self.runs, self.costs, strict=True)]
-        return {"law": self.law.definition, **unknown, "runs": runs, "notes": list(self.notes)}
+        return {"law": self.law.definition, "targets": targets, **unknown, "runs": runs, "notes": list(self.notes)}
 
     def to_text(self) -> str:
         """Return the runs as a table."""
@@ -129,11 +135,24 @@ class FirstRuns:
             [
                 *_listed(self.law, self.runs, self.costs, self.unit),
                 "",
-                f"the first {_sum(self.costs, self.unit)}, spread over the candidates, before which nothing is known of the "
-                "law; add their results to the table, and ask again with what is left of the budget",
+                f"{self._first}; nothing is known of the law until {'it has' if len(self.runs) == 1 else 'they have'} ended: "
+                "then add the results to the table, and ask again with what is left of the budget",
                 *(f"note: {note}" for note in self.notes),
             ]
         )
+
+    @property
+    def _first(self) -> str:
+        if len(self.runs) == 1:
+            return f"the first run costs {_amount(self.costs, self.unit)}"
+        spread = "spread over the candidates as far as the budget allows"
+        return f"the first {len(self.runs)} runs, {spread}, cost {_amount(self.costs, self.unit)} in all"
+
+
+def _forecasts(target: Mapping[str, Floats], predicted: Sequence[float | None]) -> list[dict[str, float | None]]:
+    """Return the forecast at each target as plain values."""
+    points = ({name: float(values[row]) for name, values in target.items()} for row in range(len(predicted)))
+    return [{**point, "predicted": value} for point, value in zip(points, predicted, strict=True)]
 
 
 def _listed(
@@ -150,8 +169,12 @@ def _listed(
 
 
 def _sum(costs: Sequence[float], unit: str) -> str:
-    amount = f"a cost of {sum(costs):.3g}" if unit == "cost" else f"{sum(costs):.3g} FLOPs"
-    return f"{plural(len(costs), 'run')} of {amount} in all"
+    of = "of a cost of" if unit == "cost" else "of"
+    return f"{plural(len(costs), 'run')} {of} {_amount(costs, unit)}{' in all' if len(costs) > 1 else ''}"
+
+
+def _amount(costs: Sequence[float], unit: str) -> str:
+    return f"{sum(costs):.3g}{'' if unit == 'cost' else f' {unit}'}"
 
 
 @dataclass(frozen=True)
@@ -175,16 +198,16 @@ def begin(
     roles: Mapping[str, str],
     cost: str | None = None,
     seed: int = 0,
+    notes: Sequence[str] = (),
 ) -> FirstRuns:
-    """Choose the first runs among the candidates of a table, without finished ones; see advise."""
+    """Choose the first runs among the candidates of a table, without finished ones; see advise.
+
+    `notes` say why rows of the finished table are not used.
+    """
     ask = _read(law, roles, candidates, targets, budget, cost)
     pool = Pool(law, ask.candidates, ask.costs, ask.target)
-    rows, left = list[int](), ask.budget
-    for row in pilot(pool, ask.budget, np.random.default_rng(seed)).tolist():
-        if ask.costs[row] <= left * (1 + ROUNDING):
-            rows.append(row)
-            left -= float(ask.costs[row])
-    return FirstRuns(law, *_chosen(pool, rows), unit=ask.unit, notes=ask.notes)
+    runs, costs = _chosen(pool, pilot(pool, ask.budget, np.random.default_rng(seed)).tolist())
+    return FirstRuns(law, ask.target, runs, costs, ask.unit, (*notes, *ask.notes))
 
 
 def advise(
@@ -204,9 +227,11 @@ def advise(
     `targets` are points such as `parameters=7e10,tokens=1.4e12`, or tables with a row for each; `budget` is a cost or a share
     of that of all candidates, such as 5%; `cost` is an expression over the candidates' columns, their column `cost`, 6·N·D or
     FLOPs if not given. Fewer finished rows than parameters will do, where the spread of starts says the rest. Raises
-    InputError with every problem.
+    InputError with every problem, and where rows enough for a fit all have one response.
     """
     law = law.suited_to(finished.response)
+    if finished.settings(law) > len(law.parameters) and (problem := finished.unvaried(law)):
+        raise InputError([problem])
     ask = _read(law, finished.roles, candidates, targets, budget, cost)
     many = len(finished)
     pool = Pool(
@@ -227,13 +252,12 @@ def advise(
     plain = "the cheapest runs" if best is cheapest else "runs at random"
     how = (*ask.notes, *([] if best is planned else [f"no plan is expected to do better than {plain}, which are listed"]))
     forecast = forecast_of(basins) if space == "linear" else np.exp(forecast_of(basins))
-    weighed = np.argsort(learner.aims)
     runs, costs = _chosen(pool, best.rows)
     return Advice(
         law=law,
         space=space,
-        target={name: values[np.sort(learner.aims) - len(pool)] for name, values in ask.target.items()},
-        forecast=np.asarray(forecast)[weighed],
+        target=ask.target,
+        forecast=np.asarray(forecast),
         runs=runs,
         costs=costs,
         widths=tuple(map(half_width_of, best.errors)),
@@ -269,10 +293,9 @@ def _read(law: Law, roles: Mapping[str, str], candidates: Path, targets: Sequenc
 
 
 def _targets(law: Law, texts: Sequence[str], roles: Mapping[str, str]) -> dict[str, Floats]:
-    """Return the points of texts such as `N=1e9,D=2e10`, and those of tables, which have no equals sign."""
-    tables = [Path(text) for text in texts if "=" not in text]
-    points = [text for text in texts if "=" in text]
-    parts = [read_points(RunTable.read(path), law, roles) for path in tables]
+    """Return the points of texts such as `N=1e9,D=2e10`, and those of tables, as which a file counts whatever its name."""
+    points = [text for text in texts if "=" in text and not isfile(text)]  # a Path raises where a text is too long for a name
+    parts = [read_points(RunTable.read(Path(text)), law, roles) for text in texts if text not in points]
     parts += [read_targets(law, points, roles, "--target")] if points else []
     return {name: np.concatenate([part[name] for part in parts]) for name in law.variables}
 
@@ -289,8 +312,12 @@ def _again(finished: Observations, ask: _Ask) -> list[str]:
     points = np.column_stack([ask.candidates[name] for name in finished.columns])
     if not (same := sum(tuple(point) in done for point in points.tolist())):
         return []
-    whose = "is at the point of a finished row" if same == 1 else "are at points of finished rows"
-    return [f"{plural(same, 'candidate')} {whose}, and counts as another seed; leave out of the table what has been run"]
+    whose = (
+        "is at the point of a finished row, and counts as another seed"
+        if same == 1
+        else "are at points of finished rows, and count as other seeds"
+    )
+    return [f"{plural(same, 'candidate')} {whose}; leave out of the table what has been run"]
 
 
 def _costs(law: Law, table: RunTable, roles: Mapping[str, str], cost: str | None) -> tuple[Floats, str, tuple[str, ...]]:
@@ -340,7 +367,8 @@ def _notes(finished: Observations, pool: Pool, rows: Rows, basins: int, method: 
     notes = [*(note.removeprefix("warning: ") for note in finished.notes())]
     if (settings := finished.settings(pool.law)) < (enough := 2 * len(pool.law.parameters)):
         some = f"{plural(settings, 'different point')} for {plural(len(pool.law.parameters), 'parameter')} of the law"
-        notes.append(f"{some}: add results and ask again after every {max(1, settings)} runs, until there are {enough} points")
+        often = "run" if settings == 1 else f"{settings} runs"
+        notes.append(f"{some}: add results and ask again after every {often}, until there are {enough} points")
     ends = {name: (float(values[rows].min()), float(values[rows].max())) for name, values in pool.candidates.items()}
     farthest = max(beyond(value, *ends[name]) for name, values in pool.targets.items() for value in values.tolist())
     if farthest > 1:

@@ -49,7 +49,7 @@ PUBLISHED_TERM = 1.5, 1.5
 """The mean and deviation of the prior of a law's term in the middle of the pool, in nats."""
 
 LEAST_DEVIATION = 0.03
-"""The least deviation of responses, as a share of their size, that a prior without published values allows a parameter."""
+"""The least deviation of responses, as a share of their size, from which noise and priors are guessed; few may differ less."""
 
 STEPS = 60
 """The most steps of a fit; what starts have not settled by then lie in poor basins, and the best go on."""
@@ -67,7 +67,8 @@ class Basin:
 
     `weight` is its posterior probability. Predictions at the candidates (c) and targets (t) are `at_candidates` and
     `at_targets`; their uncertain parts are `candidates`·z and `targets`·z with z standard normal of any length, and `noise` is
-    the variance of one run. `bend` is what a law that may bend is expected to miss at the targets.
+    the variance of one run. These targets are those that a choice weighs; `forecast` is the law at all targets of the pool,
+    with its bend as far as the runs show it.
     """
 
     weight: float
@@ -76,12 +77,7 @@ class Basin:
     candidates: Floats
     targets: Floats
     noise: float
-    bend: Floats = field(default_factory=lambda: np.zeros(1))
-
-    @property
-    def forecast(self) -> Floats:
-        """The law at the targets, with its bend as far as the runs show it."""
-        return np.asarray(self.at_targets + self.bend)
+    forecast: Floats = field(default_factory=lambda: np.zeros(1))
 
     @property
     def variance(self) -> float:
@@ -152,7 +148,7 @@ class Learner:
         self.terms = bend_terms(self.columns)
         size = np.sum(np.column_stack([log_or_value(values) for values in pool.targets.values()]), axis=1)
         spread = np.unique(np.linspace(0, len(size) - 1, MOST_TARGETS).astype(int))
-        self.aims = len(pool) + np.argsort(size, kind="stable")[spread]
+        self.aims = np.argsort(size, kind="stable")[spread]
         self.optima = self.starts = np.empty((0, len(pool.law.parameters)))
 
     def fit(self, rows: Rows, response: Floats, fresh: int = FRESH) -> Optima:
@@ -186,23 +182,26 @@ class Learner:
         Each is wide enough for its parameter to move the law over the pool by as much as the responses deviate: few rows have
         starts that agree in what these rows happen to say.
         """
-        value, slopes = (part[:, : len(self.pool)] for part in self._in_space(self.starts))
-        seen = np.log(np.abs(response)) if self.pool.space == "log" else response
+        slopes = self._in_space(self.starts)[1][:, : len(self.pool)]
         with np.errstate(all="ignore"):
-            moves = np.median(np.sqrt(np.mean(slopes**2, axis=1)), axis=0)
-            wide = max(float(seen.std()), LEAST_DEVIATION * float(np.abs(value).mean())) / moves
+            wide = self._deviation(response) / np.median(np.sqrt(np.mean(slopes**2, axis=1)), axis=0)
         usual = 2 * np.maximum(self.starts.std(axis=0), 1e-3)
         linear = np.isin(np.arange(len(usual)), self.pool.law.linear) & np.isfinite(wide)
         return Prior(self.starts.mean(axis=0), np.where(linear, np.maximum(usual, wide), usual))
 
+    def _deviation(self, response: Floats) -> float:
+        """Return the deviation of responses in the space of the fit, at least LEAST_DEVIATION of their size."""
+        if self.pool.space == "log":
+            return max(float(np.log(response).std()), LEAST_DEVIATION)
+        return max(float(response.std()), LEAST_DEVIATION * float(np.abs(response).mean()))
+
     def _noise(self, response: Floats, fitted: Floats | None) -> float:
         """Return the variance of a run about the law, between a guess and what the residuals say."""
-        log = self.pool.space == "log"
         expected = response if self.prior is None else self.surface.value(self.prior.mean[None])[0]
-        guess = (_PRIOR_NOISE * float(np.std(np.log(expected) if log else expected))) ** 2
+        guess = (_PRIOR_NOISE * self._deviation(expected)) ** 2
         if fitted is None:
             return guess
-        residuals = np.log(fitted / response) if log else fitted - response
+        residuals = np.log(fitted / response) if self.pool.space == "log" else fitted - response
         spare = max(0, len(response) - len(self.pool.law.parameters))
         return (_PRIOR_FREEDOM * guess + float(residuals @ residuals)) / (_PRIOR_FREEDOM + spare)
 
@@ -235,7 +234,7 @@ class Learner:
         """
         likelihood = np.exp(-(optima.value - optima.value[0]) / 2)
         value, slopes = self._in_space(optima.theta)
-        values = self._wanted(optima.theta, value, slopes)[0]
+        values = self._wanted(optima.theta, value, slopes)[0][:, self.aims]
         kept: list[int] = []
         for index in np.flatnonzero(likelihood > LEAST_WEIGHT).tolist():
             apart = (np.abs(values[kept] - values[index]).max(axis=1, initial=0.0) > _SAME * np.sqrt(optima.noise)).all()
@@ -257,16 +256,17 @@ class Learner:
         precision = np.diag(spread**-2.0) + slopes[rows].T @ slopes[rows] / optima.noise
         many = len(self.pool)
         wanted, of_wanted = (part[0] for part in self._wanted(optima.theta[[index]], value[None], slopes[None]))
-        basin = basin_of(float(weight), precision, (value[:many], slopes[:many]), (wanted, of_wanted), optima.noise)
+        aims = wanted[self.aims], of_wanted[self.aims]
+        basin = basin_of(float(weight), precision, (value[:many], slopes[:many]), aims, optima.noise)
         log = np.log(response[rows]) if self.pool.space == "log" else response[rows]
         pull = np.zeros(slopes.shape[1])
         pull[-self.terms.shape[1] :] = self.terms[rows].T @ (log - value[rows]) / optima.noise
-        return replace(basin, bend=of_wanted @ np.linalg.solve(precision, pull))
+        return replace(basin, forecast=wanted + of_wanted @ np.linalg.solve(precision, pull))
 
     def _wanted(self, theta: Floats, value: Floats, slopes: Floats) -> tuple[Floats, Floats]:
         """Values and gradients of what is wanted, B × T and B × T × p: the law at the targets, or an exponent."""
         if self.pool.exponent is None:
-            return value[:, self.aims], slopes[:, self.aims]
+            return value[:, len(self.pool) :], slopes[:, len(self.pool) :]
         place = self.pool.law.parameters.index(self.pool.exponent)
         alone = np.zeros((len(theta), 1, slopes.shape[2]))
         alone[:, :, place] = 1.0

@@ -177,11 +177,8 @@ class Observations:
             here = f"{settings}" if settings == len(self) else f"{settings} in {plural(len(self), 'row')}"
             message = f"its {len(law.parameters)} parameters need {needed} or more different points, got {here}"
             problems.append(Problem(law.name, "; ".join(filter(None, (message, self._left_out())))))
-        if len(self) > 1 and np.ptp(self.response) == 0:
-            message = (
-                f"is {self.response[0]:.6g} in all {plural(len(self), 'row')}, so there is nothing for {law.name} to explain"
-            )
-            problems.append(Problem(law.predicts, message))
+        if problem := self.unvaried(law):
+            problems.append(problem)
         for name in law.variables:
             values = np.unique(self.columns[name])
             if len(self) > 1 and len(values) == 1:
@@ -200,6 +197,13 @@ class Observations:
             )
         if problems:
             raise InputError(problems)
+
+    def unvaried(self, law: Law) -> Problem | None:
+        """Return the problem of several rows that all have one response; None if they differ."""
+        if len(self) < 2 or np.ptp(self.response) > 0:
+            return None
+        message = f"is {self.response[0]:.6g} in all {plural(len(self), 'row')}, so there is nothing for {law.name} to explain"
+        return Problem(law.predicts, message)
 
     def beyond(self, columns: Mapping[str, Floats]) -> NDArray[np.bool_]:
         """Whether each point of `columns` is larger, by budget_of, than every row."""

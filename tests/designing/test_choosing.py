@@ -12,11 +12,13 @@ import pytest
 
 from study.base.errors import InputError
 from study.designing import advising, benchmark
+from study.designing.advising import Advice
 from study.designing.benchmark import Task, as_markdown, load, load_replays, measure, measure_replay, score, simulate_coverage
 from study.designing.choosing import METHODS, Choice, Prices, choose, pilot
 from study.designing.posterior import Learner, Optima, Pool, Prior, Rows, median
 from study.laws.catalogue import LAWS, find_law
 from study.laws.law import Floats
+from study.laws.minimising import Space
 from study.laws.observations import log_or_value
 from study.laws.tables import RunTable
 from tests.points import TRUTHS
@@ -84,8 +86,6 @@ def test_a_pilot_of_a_small_budget_leaves_half_of_it_and_still_varies_the_sizes(
         assert missed[0] < missed[1] / 3
 
 
-def test_few_rows_do_not_make_a_linear_law_sure_of_what_they_happen_to_say() -> None:
-    random = np.random.default_rng(0)
 @pytest.mark.parametrize(
     ("costs", "budget", "most"),
     [([3.0, 4.0, 10.0, 20.0], 8.0, 7.0), ([5.0, 6.0, 7.0, 8.0], 10.0, 5.0), ([1e-9, 1.0], 3.0, 1.1)],
@@ -117,6 +117,8 @@ def test_a_pilot_of_a_small_pool_is_spread_and_not_its_cheapest_runs(share: floa
         assert len(np.unique(tokens[rows])) > 2
 
 
+def test_few_rows_do_not_make_a_linear_law_sure_of_what_they_happen_to_say() -> None:
+    random = np.random.default_rng(0)
     shares = random.dirichlet(np.ones(3), 40)
     columns = {name: shares[:, place] for place, name in enumerate(("x", "y"))}
     law = find_law("loss = a + b*x + c*y; a in -10..10; b in -5..5; c in -5..5; x, y are columns")
@@ -284,7 +286,8 @@ def test_the_next_runs_narrow_the_forecast_and_more_than_cheap_ones(study: Any, 
     assert answer["after"] < min(answer["cheapest"], answer["random"])
     status, out, _ = study("design", runs, *options, "--budget", "1e21")
     assert status == 0
-    assert "is expected; for the same budget ±" in out
+    assert " FLOPs in all: ± " in out
+    assert "; for the same budget ± " in out
     refused: dict[str, tuple[object, ...]] = {
         "--budget: 1 is less than the cheapest candidate costs": (*options, "--budget", "1"),
         "--target: tokens is missing in 'parameters=1B'": (*options, "--budget", "1e21", "--target", "parameters=1B"),
@@ -356,12 +359,81 @@ def test_many_targets_are_weighed_by_some_and_a_share_below_every_candidate_is_r
     options = ("--law", "chinchilla", "--candidates", tables[1], "--target", region)
     status, out, _ = study("design", tables[0], *options, "--budget", "0.1%")
     assert status == 0
-    assert "at 24 targets: loss " in out
+    assert "at 60 targets: loss " in out
     assert "note: of 60 targets 24 are weighed, spread over their sizes" in out
-    assert "at points of finished rows, and counts as another seed" in out
+    assert "at points of finished rows, and count as other seeds" in out
+    chosen = json.loads(study("design", tables[0], *options, "--budget", "0.1%", "--json")[1])
+    points = {"parameters": np.geomspace(2e10, 7e10, 60), "tokens": np.full(60, 1e12)}
+    assert [target["parameters"] for target in chosen["targets"]] == pytest.approx(points["parameters"])
+    predicted = np.array([target["predicted"] for target in chosen["targets"]])
+    assert np.abs(predicted / LAW.predict(TRUTH, points) - 1).max() < 0.05
     told = study("design", tables[0], *options, "--budget", "1e-9%")[2]
     assert "--budget: 1e-9% of " in told
     assert "is less than the cheapest candidate costs" in told
+
+
+@pytest.mark.parametrize("losses", [[4.1], [4.1, 3.5], [4.1, 4.1]])
+def test_one_or_two_finished_rows_lead_on(study: Any, tables: tuple[Path, Path], tmp_path: Path, losses: list[float]) -> None:
+    few = tmp_path / "few.csv"
+    pd.DataFrame({"N": [1e7, 4e7], "D": [1e9, 8e9]})[: len(losses)].assign(loss=losses).to_csv(few, index=False)
+    options = ("--law", "chinchilla", "--candidates", tables[1], "--target", "N=7e10,D=1.4e12", "--budget", "1e21")
+    answer = json.loads(study("design", few, *options, "--json")[1])
+    assert 0 < answer["after"] < answer["before"] < np.inf
+    status, out, err = study("design", few, *options)
+    assert (status, err) == (0, "")
+    how = "within a factor of " if answer["before"] >= advising.WIDE else "± "
+    assert f"95% interval of the law there: {how}" in out
+    often = "run" if len(losses) == 1 else "2 runs"
+    assert f"add results and ask again after every {often}, until there are 10 points" in out
+
+
+def test_a_wide_interval_of_logarithms_is_a_factor() -> None:
+    def width(value: float, space: Space = "log") -> str:
+        return Advice(LAW, space, {}, np.zeros(0), (), (), (value,), 0, 0, 1, "", ())._width(value)
+
+    assert width(0.0312) == "± 3.12%"
+    assert width(10.6195) == "within a factor of 41,000"
+    assert width(0.7) == "within a factor of 2"
+    assert width(10.6195, "linear") == "± 10.62"
+
+
+def test_equal_losses_of_many_rows_leave_nothing_to_explain(study: Any, tables: tuple[Path, Path], tmp_path: Path) -> None:
+    equal = tmp_path / "equal.csv"
+    pd.read_csv(tables[0]).assign(loss=3.0).to_csv(equal, index=False)
+    options = ("--law", "chinchilla", "--candidates", tables[1], "--target", "N=7e10,D=1.4e12", "--budget", "1e21")
+    status, _, err = study("design", equal, *options)
+    assert status == 2
+    assert "loss: is 3 in all " in err
+    assert "so there is nothing for chinchilla to explain" in err
+
+
+@pytest.mark.parametrize("rows", ["", "1e7,1e9,\n"])
+def test_without_a_result_a_design_begins_and_takes_no_option_that_needs_one(
+    study: Any, tables: tuple[Path, Path], tmp_path: Path, rows: str
+) -> None:
+    empty, named = tmp_path / "empty.csv", tmp_path / "n=1" / "target.csv"
+    empty.write_text("N,D,loss\n" + rows)
+    named.parent.mkdir()
+    named.write_text("N,D\n7e10,1.4e12\n")
+    options = ("--law", "chinchilla", "--candidates", tables[1], "--target", named, "--budget")
+    found = json.loads(study("design", empty, *options, "1e20", "--json")[1])
+    full = json.loads(study("design", tables[0], *options, "1e20", "--json")[1])
+    assert found.keys() == full.keys()
+    assert found["targets"] == [{"parameters": 7e10, "tokens": 1.4e12, "predicted": None}]
+    assert {found[name] for name in ("half_width", "before", "after", "cheapest", "random", "basins")} == {None}
+    assert (found["notes"][:1] == ["left out: 1 row (loss is missing)"]) == bool(rows)
+    out = study("design", empty, *options, "7e16")[1]
+    assert "the first run costs 6e+16 FLOPs; nothing is known of the law until it has ended" in out
+    assert "runs, spread over the candidates as far as the budget allows, cost " in study("design", empty, *options, "1e20")[1]
+    for given in (
+        ("--where", "N > 3" if rows else "foo > 3"),
+        ("--best-of", "N"),
+        ("--space", "linear"),
+        ("--criterion", "d-optimal"),
+    ):
+        status, out, err = study("design", empty, *options, "1e20", *given)
+        assert (status, out) == (2, "")
+        assert f"{given[0]}: is for finished runs, of which {empty} has none to use; leave it out" in err
 
 
 @pytest.mark.slow
