@@ -129,6 +129,13 @@ def test_few_rows_do_not_make_a_linear_law_sure_of_what_they_happen_to_say() -> 
     assert learner.forecast(np.arange(12), response) == pytest.approx(response[:5], abs=0.02)
 
 
+def test_a_prior_in_logarithms_widens_with_the_unit_of_the_response() -> None:
+    x = np.linspace(0, 1, 20)
+    pool = Pool(find_law("loss = a + b*x; x is a column"), {"x": x}, np.ones(20), {"x": np.array([2.0])})
+    spreads = [Learner(pool).fit(np.array([0, 1]), unit * (1 + 0.01 * x)).prior.spread for unit in (1.0, 10.0)]
+    assert spreads[1] == pytest.approx(10 * spreads[0])
+
+
 @pytest.mark.slow
 def test_the_benchmark_scores_every_method_within_its_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     columns = grid()
