@@ -194,9 +194,9 @@ def test_the_figure_counts_universes_in_whole_numbers_and_keeps_its_legend_off_t
 def test_a_table_is_read_from_its_file_once_for_all_universes(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files: list[Path] = []
 
-    def counted(path: Path) -> pd.DataFrame:
+    def counted(path: Path, fewest: int) -> pd.DataFrame:
         files.append(path)
-        return read_table(path)
+        return read_table(path, fewest)
 
     monkeypatch.setattr(tables, "read_table", counted)
     monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
