@@ -83,9 +83,12 @@ class SlurmCluster:
         self._run("munged", "--force", f"--socket={munge / 'socket'}", *files)
         self._run("slurmctld", "-c", "-i")
         for node in ("n1", "n2"):
-            self._run("slurmd", "-N", node)
-        self.wait_for("n1", "idle")
-        self.wait_for("n2", "idle")
+            self.start_node(node)
+
+    def start_node(self, node: str) -> None:
+        """Start the daemon of a node, also of one that was killed, and wait until the node is idle."""
+        self._run("slurmd", "-N", node)
+        self.wait_for(node, "idle")
 
     def wait_for(self, node: str, state: str, seconds: float = 30) -> None:
         """Wait until Slurm says that a node is in a state."""

@@ -155,6 +155,7 @@ def test_a_node_that_dies_costs_no_run(cluster: SlurmCluster, corpus: Path, tmp_
     assert [record.state for record in records] == ["COMPLETED"] * 4
     assert max(record.attempts for record in records) == 2
     assert output.count("COMPLETED L") == 4
+    cluster.start_node("n2")
 
 
 def places(made: Place) -> list[str | None]:
@@ -186,7 +187,7 @@ def test_a_sweep_that_asks_for_scores_is_scored_on_the_nodes_beside_jobs_of_any_
     actual = places(made)
     assert len(actual) == len(scores)
     assert set(actual) <= {"n1", "n2"}
-    assert "next comes an answer without scores, and then the scores on tasks/first.yaml, tasks/order.yaml" in output
+    assert "writing an answer without scores, then scoring on tasks/first.yaml, tasks/order.yaml" in output
     assert len(list(made.folder.baselines.glob("*.json"))) == 2
     options = ("--learning-rates", "1e-3", "--epochs", 1, "--max-length", 8, "--precision", "fp32", "--seeds", 3)
     more = ("score", "results/toy", "--tasks", "tasks/first.yaml", *options, "--on", "slurm", "--device", "cpu")
