@@ -68,13 +68,9 @@ class Advice:
             "cheapest": self.cheapest,
             "random": self.random,
             "basins": self.basins,
-            "runs": [{**run, "half_width": width} for run, width in zip(self._priced, self.widths[1:], strict=True)],
+            "runs": _priced(self.runs, self.costs, self.widths[1:]),
             "notes": list(self.notes),
         }
-
-    @property
-    def _priced(self) -> Iterator[dict[str, float]]:
-        return ({**run, "cost": cost} for run, cost in zip(self.runs, self.costs, strict=True))
 
     def to_text(self) -> str:
         """Return the next runs as a table, with what to expect."""
@@ -126,7 +122,7 @@ class FirstRuns:
         """Return the runs as plain values, under the names of an Advice; what a fit would say is None."""
         unknown = dict.fromkeys(("half_width", "before", "after", "cheapest", "random", "basins"))
         targets = _forecasts(self.target, [None] * len(next(iter(self.target.values()))))
-        runs = [{**run, "cost": cost, "half_width": None} for run, cost in zip(self.runs, self.costs, strict=True)]
+        runs = _priced(self.runs, self.costs, [None] * len(self.runs))
         return {"law": self.law.definition, "targets": targets, **unknown, "runs": runs, "notes": list(self.notes)}
 
     def to_text(self) -> str:
@@ -153,6 +149,13 @@ def _forecasts(target: Mapping[str, Floats], predicted: Sequence[float | None]) 
     """Return the forecast at each target as plain values."""
     points = ({name: float(values[row]) for name, values in target.items()} for row in range(len(predicted)))
     return [{**point, "predicted": value} for point, value in zip(points, predicted, strict=True)]
+
+
+def _priced(
+    runs: Sequence[Mapping[str, float]], costs: Sequence[float], widths: Sequence[float | None]
+) -> list[dict[str, float | None]]:
+    """Return runs as plain values, each with its cost and the half-width after it."""
+    return [{**run, "cost": cost, "half_width": width} for run, cost, width in zip(runs, costs, widths, strict=True)]
 
 
 def _listed(
