@@ -117,9 +117,8 @@ def fit(
     """Fit a law to a table, a file or a sweep's folder, as `study fit` does.
 
     `columns` name the column, or expression of columns, of each variable: `parameters="N"`, `tokens="C/(6*N)"`, `loss="loss"`.
-    `where` keeps rows, `cluster` is the column that names the run of a row, `bootstrap` the number of
-    resamples, by default that of `study fit`. Raises
-    InputError for an unknown law or unfit table.
+    `where` keeps rows, `cluster` is the column that names the run of a row, `bootstrap` the number of resamples, by default
+    that of `study fit`. Raises InputError for an unknown law or unfit table.
     """
     from study.evidence.ledgers import open_ledger, selected
     from study.laws.estimation import DEFAULT_SETTINGS

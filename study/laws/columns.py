@@ -131,11 +131,11 @@ def beyond_arithmetic(column: Values) -> list[Problem]:
 
 def odd_counts(column: Values) -> list[Problem]:
     """Reject values too small to be counts; among larger ones, only where another unit may have made them so."""
-    small = column.values < _SMALLEST.get(column.role, -np.inf)
+    if (smallest := _SMALLEST.get(column.role)) is None:
+        return []
     median = float(np.median(column.values))
-    mixed = median >= _SMALLEST.get(column.role, np.inf)
-    if mixed:
-        small &= column.values < median / _UNIT_APART
+    mixed = median >= smallest
+    small = column.values < (min(smallest, median / _UNIT_APART) if mixed else smallest)
     if not small.any():
         return []
     if mixed:

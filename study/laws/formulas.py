@@ -354,8 +354,8 @@ class FormulaLaw(Law):
         for factors in _products(self.tree):
             powers = [(*part, one.sign) for one in factors if (part := _power_of(one.node)) is not None]
             own = next((sign * power for base, power, sign in powers if base == name), 0)
-            if own and (found := tuple((base, sign * power / own) for base, power, sign in powers if base in self.reads)):
-                return found
+            if own and (variables := tuple((base, sign * power / own) for base, power, sign in powers if base in self.reads)):
+                return variables
         return ()
 
 

@@ -263,7 +263,7 @@ class _Variants:
 
     Depths and widths are compared at equal parameters, within TOLERANCE. A decision names its own, and one that misses raises
     InputError; of an optimum each depth or width of the pool is taken, or the nearest within half a doubling that meets the
-    size by a shape of the pool, and `unmet` tells why others are left out.
+    size by a shape of the pool, and `unmet` says why others are left out.
     """
 
     def __init__(self, spec: GoalSweep, compared: str, tokens: float) -> None:
@@ -298,8 +298,8 @@ class _Variants:
         for value in self.spec.candidates:
             near = [one for one in range(step, 2 * value, step) if ends[0] <= one <= ends[-1] and _apart(one, value) < 2**0.5]
             tried = {one: self._nearest(one) for one in sorted(near, key=lambda one: _apart(one, value))}
-            if (found := next((one for one, config in tried.items() if self._is_of_pool(config)), None)) is not None:
-                met[found] = tried[found]
+            if (nearest := next((one for one, config in tried.items() if self._is_of_pool(config)), None)) is not None:
+                met[nearest] = tried[nearest]
             else:
                 self.unmet.append(self._comes_nearest(value, self._nearest(value)))
         if len(met) < 2:
