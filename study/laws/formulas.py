@@ -257,6 +257,12 @@ class FormulaLaw(Law):
                 powers_of[names[0]] = scaled
         return powers_of
 
+    @cached_property
+    def inner_coefficients(self) -> frozenset[str]:
+        """The coefficients inside exp, log or sqrt, as s in exp(s·N^q): sizes of an argument, not of what is predicted."""
+        inside = {name for part in _parts(self.tree) if isinstance(part, ast.Call) for name in _names(part)}
+        return frozenset(inside & self.coefficients.keys())
+
     def _scalable(self, power: Power) -> bool:
         """Whether the base of a power has a variable and the exponent only parameters and numbers."""
         of_base, of_exponent = (set(_names(part)) for part in (power.node.left, power.node.right))
@@ -481,8 +487,8 @@ class _FormulaSurface(CurvedSurface):
         """Sobol points of the parameters that are not linear, each with the best linear ones (variable projection).
 
         Exponents change their power e^0.05 to e^5 times over a standard deviation of its base; parameters with a range lie in
-        it, and of a law of one's own are halved where its value is beyond the response; others are around the size of the
-        response. Source: Golub and Pereyra 1973.
+        it, and of a law of one's own are halved where its value is beyond the response; coefficients inside a function are around
+        1, others around the size of the response. Source: Golub and Pereyra 1973.
         """
         law = self.law
         free = [index for index in range(len(law.parameters)) if index not in law.linear]
@@ -510,6 +516,8 @@ class _FormulaSurface(CurvedSurface):
         low, high = (float(bound[index]) for bound in self.bounds)
         if name in dict(self.law.ranges):
             return np.asarray(low * (high / low) ** unit if low > 0 else low + (high - low) * unit)
+        if name in self.law.inner_coefficients:
+            return np.asarray(10 ** (2 * unit - 1))
         if name in self.law.exponents:
             power = next(power for power in self.law.powers if name in _names(power.node.right))
             bases = np.abs(self._base(power.node.left))
