@@ -233,6 +233,12 @@ def advise(
     InputError with every problem, and where rows enough for a fit all have one response.
     """
     law = law.suited_to(finished.response)
+    if not finished.response.any():
+        raise InputError.at(
+            law.predicts,
+            f"is 0 in {plural(len(finished), 'finished row')}, which gives results no size; "
+            "add a row with another value, or leave these out to begin without results",
+        )
     if finished.settings(law) > len(law.parameters) and (problem := finished.unvaried(law)):
         raise InputError([problem])
     ask = _read(law, finished.roles, candidates, targets, budget, cost)

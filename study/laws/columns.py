@@ -282,5 +282,9 @@ def _numeric(table: pd.DataFrame) -> Sequence[tuple[str, NDArray[np.float64]]]:
 
 
 def _same(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
-    """Whether columns are equal up to rounding and not constant."""
-    return len(one) > 2 and bool(np.ptp(other) > 0) and bool(np.allclose(one, other, rtol=_CLOSE, atol=0))
+    """Whether columns are finite, equal up to rounding and not constant."""
+    return (
+        len(one) > 2
+        and bool(np.isfinite(other).all() and np.ptp(other) > 0)
+        and bool(np.allclose(one, other, rtol=_CLOSE, atol=0))
+    )

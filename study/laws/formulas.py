@@ -487,8 +487,8 @@ class _FormulaSurface(CurvedSurface):
         """Sobol points of the parameters that are not linear, each with the best linear ones (variable projection).
 
         Exponents change their power e^0.05 to e^5 times over a standard deviation of its base; parameters with a range lie in
-        it, and of a law of one's own are halved where its value is beyond the response; coefficients inside a function are around
-        1, others around the size of the response. Source: Golub and Pereyra 1973.
+        it, and of a law of one's own are halved where its value is beyond the response; coefficients inside a function are
+        around 1, others around the size of the response. Source: Golub and Pereyra 1973.
         """
         law = self.law
         free = [index for index in range(len(law.parameters)) if index not in law.linear]

@@ -50,7 +50,7 @@ class Objective:
     def value(self, theta: Floats, weights: Floats) -> Floats:
         """Return the objective of each fit; infinite if undefined."""
         residuals = self.residuals(theta)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             parts = huber(self.delta, residuals) + self.squares / 2 * residuals**2
         summed = np.einsum("bn,bn->b", weights, parts)
         return np.where(np.isfinite(summed), summed, np.inf)
@@ -116,14 +116,16 @@ def minimise(objective: Objective, theta: Floats, weights: Floats, within: tuple
 
     Newton steps with the exact Hessian H are damped towards those of the majoriser M: (H + λM)·step = −gradient. λ falls
     fivefold after a gain, else rises fourfold (Levenberg-Marquardt with M for the diagonal, so it is scale-free). Parameters
-    pushed against a bound stay. Fits run in cache-sized blocks.
+    pushed against a bound stay, and steps to where the law overflows are not taken. Fits run in cache-sized blocks.
     """
     block = max(1, _CELLS_AT_A_TIME // weights.shape[1])
     low, high = (np.broadcast_to(bound, theta.shape) for bound in within or objective.surface.bounds)
     parts = []
     for first in range(0, len(theta), block):
         rows = slice(first, first + block)
-        parts.append(_minimise(objective, np.clip(theta[rows], low[rows], high[rows]), weights[rows], low[rows], high[rows]))
+        start = np.clip(theta[rows], low[rows], high[rows])
+        with np.errstate(invalid="ignore", over="ignore"):
+            parts.append(_minimise(objective, start, weights[rows], low[rows], high[rows]))
     joined = (
         np.concatenate(pieces) for pieces in zip(*((part.theta, part.value, part.converged) for part in parts), strict=True)
     )

@@ -517,6 +517,18 @@ def test_a_stranger_designs_for_losses_below_zero_and_for_shares_that_sum_to_one
     assert "or give --space linear" in study("design", files[1], *of_brier, *law)[2]
 
 
+def test_results_that_are_all_zero_are_refused(study: Any, tmp_path: Path) -> None:
+    finished, candidates = tmp_path / "finished.csv", tmp_path / "candidates.csv"
+    candidates.write_text("parameters,tokens\n1e6,1e9\n1e8,1e10\n1e9,1e11\n")
+    asked = ("--law", "chinchilla", "--candidates", candidates, "--target", "parameters=1e10,tokens=1e12", "--budget", "5%")
+    for row in ("1e6,1e8,0\n", "1e6,1e8,0\n1e7,1e9,0\n"):
+        finished.write_text("parameters,tokens,loss\n" + row)
+        status, _, error = study("design", finished, *asked, "--space", "linear")
+        assert status == 2
+        assert error.startswith("error: loss: is 0 in ")
+        assert "leave these out to begin without results" in error
+
+
 def test_counts_from_zero_are_spread_by_their_ratios_and_shares_are_not() -> None:
     counts, shares = np.array([0.0, 1e2, 1e4, 1e6]), np.array([0.0, 0.1, 0.9])
     assert log_or_value(counts) == pytest.approx(np.log(counts + 100))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from study.laws.catalogue import LAWS, find_law
 from study.laws.estimation import Settings, fit
 from study.laws.expressions import Jet
 from study.laws.law_fits import fit_table
+from study.laws.minimising import Space
 from study.laws.observations import Observations
 from study.laws.reading import TableQuery, read_observations
 from study.laws.tables import RunTable
@@ -70,6 +72,16 @@ def test_farseer_written_in_other_signs_and_wider_ranges_gives_the_fit_of_the_ca
     assert written.status != "failed"
     assert written.objective == pytest.approx(usual.objective, rel=1e-4)
     assert written.predict(columns) == pytest.approx(usual.predict(columns), rel=1e-3)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_law_that_overflows_at_some_starts_is_fitted_without_a_warning() -> None:
+    law = find_law("exp(s*N^q + S) + exp(B*N^b + Q)*D^-exp(A*N^a + E); s in -10..10; q in -1..1; A in -10..10; a in -1..1")
+    names = ("parameters", "tokens")
+    columns = {name: values.ravel() for name, values in zip(names, _grid_of_farseer(), strict=True)}
+    points = Observations.of(columns, LAWS["chinchilla"].predict(TRUTHS["chinchilla"], columns))
+    for space in get_args(Space):
+        assert fit(law, points, Settings(bootstrap=0, space=space, starts=32)).residuals == pytest.approx(0, abs=0.5)
 
 
 def _grid_of_farseer() -> tuple[np.ndarray, ...]:
