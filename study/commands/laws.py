@@ -416,7 +416,7 @@ def multiverse(
     a law is fitted to at most 1,000 rows, so that intervals differ slightly from those of study fit and study frontier, which
     use all rows.
 
-    Of several sweeps' folders the question is depth or width, at each of their sizes and budgets; it tells whether the answer
+    Of several sweeps' folders the question is depth or width, at each of their sizes and budgets; it shows whether the answer
     turns with position encoding, optimiser, budget, corpus or whatever else differs between them.
     """
     from study.evidence.shape_multiverse import asks_about_shape, explore_recipes, explore_shapes, why_not_shape

@@ -121,7 +121,7 @@ class Recipe(Strict):
     - `residual_initialisation`: BERT's, or `zero`, which starts each block as the identity except for post-norm's norms (Goyal
       et al. 2017, arXiv:1706.02677, section 5.1; Zhang et al. 2019, arXiv:1901.09321).
     - `masking`: training masks (TrainingMasking).
-    - `objective`: `mlm` predicts masked words. `mlm_nsp` also tells whether the second of two segments follows the first
+    - `objective`: `mlm` predicts masked words. `mlm_nsp` also predicts whether the second of two segments follows the first
       (BERT), `mlm_sop` whether two consecutive segments are in order (ALBERT); both losses are added (study.data.pairs). `rtd`
       detects tokens that a generator of `generator_share` of the encoder's width, heads and ffn replaced (ELECTRA,
       study.model.replaced_tokens).

@@ -167,7 +167,7 @@ def _goal(shot: Snapshot) -> tuple[dict[str, Any] | None, list[str]]:
 
 
 def run_row(shot: Snapshot, run: SeenRun) -> dict[str, Any]:
-    """Return a run's row in the table of runs; `cell` names what only seeds tell apart."""
+    """Return a run's row in the table of runs; `cell` names the runs that differ only in their seed."""
     config, record = run.config, run.record
     architecture, setting = config.architecture, config.variant(shot.distinguishing)
     words = describe_run(architecture.shape_name, setting, config.recipe.learning_rate, config.seed)

@@ -38,7 +38,7 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     Columns: `task` (see study.store.score_records.series), `metric`, `cell`; `runs`, one per pre-training seed, and their
     `run_scores`; `knobs`, unusual untuned ones in words; `truncated_examples`, the most of any score, out of `examples`;
     `lost_share`, the largest, NaN if unknown; cell facts, where `name` is the shape, with variant and budget if these differ;
-    `origins`, the root runs (InitFrom, trunk, or themselves); `detects`, whether the loss is of telling replaced tokens;
+    `origins`, the root runs (InitFrom, trunk, or themselves); `detects`, whether the loss is of detecting replaced tokens;
     `loss_nats`, their mean; `score`, the mean over runs of means over `seeds`, its `noise`, standard `error` and `half` of the
     95% interval; `random` and `random_half`, the same for untrained weights; baselines `majority` and `bag_of_words`, NaN if
     unknown.

@@ -66,7 +66,7 @@ class Universe:
 
 @dataclass(frozen=True)
 class Multiverse:
-    """All universes of a question, the usual conventions `first`, in words; `notes` tell how the table was read."""
+    """All universes of a question, the usual conventions `first`, in words; `notes` say how the table was read."""
 
     question: BinaryQuestion
     universes: tuple[Universe, ...]

@@ -1,4 +1,4 @@
-"""Replaced token detection: a generator fills masked positions, and the encoder tells which tokens it changed.
+"""Replaced token detection: a generator fills masked positions, and the encoder detects which tokens it changed.
 
 Letters: B sequences, S tokens, K masked positions, N = B·K, V vocabulary. Source: ELECTRA, Clark et al. 2020,
 arXiv:2003.10555, section 3.

@@ -1,4 +1,4 @@
-"""What a page tells of a figure's point under the pointer; files of figures are without it."""
+"""What a page shows of a figure's point under the pointer; files of figures are without it."""
 
 from __future__ import annotations
 

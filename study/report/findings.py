@@ -103,7 +103,7 @@ def unlike_objectives(evidence: Evidence) -> str:
     if "rtd" not in objectives or len(objectives) == 1:
         return ""
     return (
-        "the loss of objective rtd is of telling replaced tokens, and that of others of predicting masked words; compare scores"
+        "the loss of objective rtd is of detecting replaced tokens, and of others of predicting masked words; compare scores"
     )
 
 

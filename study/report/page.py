@@ -1,4 +1,4 @@
-"""The answer of a sweep as one file for a browser, which needs no network: figures that tell their points, and all tables."""
+"""The answer of a sweep as one page without network: figures whose points show their values, and all tables."""
 
 from __future__ import annotations
 

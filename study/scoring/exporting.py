@@ -185,7 +185,7 @@ def _results(record: RunRecord) -> str:
     rows: list[tuple[str, object]] = []
     if record.loss_nats is not None:
         loss = plus_minus(record.loss_nats, record.loss_standard_error_nats)
-        of = "token, of telling whether it was replaced" if record.config.recipe.detects_replaced else "masked token"
+        of = "token, of detecting whether it was replaced" if record.config.recipe.detects_replaced else "masked token"
         rows.append((f"validation loss, nats per {of}", loss))
     if record.generator_loss_nats is not None:
         rows.append(("validation loss of the generator, nats per masked token", f"{record.generator_loss_nats:.4f}"))

@@ -83,7 +83,7 @@ class RunRecord(Strict):
     `order_gain_nats` is the rise of the loss, paired by sequence, if visible ordinary tokens are permuted; earlier versions say
     `stuck_at_unigram` for a loss above 97% of the unigram entropy.
     `pair_loss_nats` and `pair_accuracy` are of the labels of fixed validation pairs, None unless the objective judges pairs.
-    Under objective rtd, losses and accuracies are those of telling replaced tokens, over `validation_masked_tokens` ordinary
+    Under objective rtd, losses and accuracies are those of detecting replaced tokens, over `validation_masked_tokens` ordinary
     tokens, and `generator_loss_nats` and `generator_accuracy` are the generator's at the masked positions.
     `bits_per_masked_byte` is the loss of the pieces of fixed masked words ÷ the bytes of these, the same words whatever the
     tokeniser (study.data.masked_words); it compares between runs with equal `masked_words`. `lost_share` is the share of the
@@ -334,7 +334,7 @@ def cell_of(config: RunConfig, tuned: tuple[str, ...], data_fingerprint: str) ->
 def validation_of(config: RunConfig, data_fingerprint: str) -> str:
     """Return the fingerprint of a validation set and masks, without paths: losses are comparable only if equal.
 
-    It covers objective rtd, whose loss is that of telling replaced tokens, and no masked word's.
+    It covers objective rtd, whose loss is that of detecting replaced tokens, and no masked word's.
     """
     values = config.without_paths()
     validated = {"data_fingerprint": data_fingerprint, "data": values["data"], "masking": values["masking"]}

@@ -313,7 +313,7 @@ def test_resolved_values_hold_every_default() -> None:
     assert deep_merge(config(CORPUS).to_dict(), config_values(CORPUS)) == config(CORPUS).to_dict()
 
 
-def test_where_a_vocabulary_lies_tells_no_runs_apart(tmp_path: Path) -> None:
+def test_the_place_of_a_vocabulary_distinguishes_no_runs(tmp_path: Path) -> None:
     one, other = (
         config(tmp_path / "text.txt", data={"tokenizer": {"kind": "file", "path": f"{place}/vocab.txt"}}) for place in "ab"
     )
@@ -329,7 +329,7 @@ def test_where_a_vocabulary_lies_tells_no_runs_apart(tmp_path: Path) -> None:
         {"architecture": {"pooler": False, "second_output_bias": False}},
     ],
 )
-def test_what_renames_no_run_tells_none_apart(changes: dict[str, Any]) -> None:
+def test_what_renames_no_run_distinguishes_none(changes: dict[str, Any]) -> None:
     one, other = config(CORPUS), config(CORPUS, **changes)
     assert one != other
     assert one.fingerprint("data") == other.fingerprint("data")
@@ -352,7 +352,7 @@ def test_what_renames_no_run_tells_none_apart(changes: dict[str, Any]) -> None:
         {"seed": 7},
     ],
 )
-def test_what_renames_a_run_tells_it_apart(changes: dict[str, Any]) -> None:
+def test_what_renames_a_run_distinguishes_it(changes: dict[str, Any]) -> None:
     one, other = config(CORPUS), config(CORPUS, **changes)
     assert one.fingerprint("data") != other.fingerprint("data")
     assert one.key != other.key

@@ -160,7 +160,7 @@ def test_a_sweep_that_cannot_be_read_keeps_nobody_from_the_others(made: SweepFol
     assert list(problems) == ["0"]
 
 
-def test_axes_are_what_runs_have_and_kinds_what_tells_them_apart(made: SweepFolder) -> None:
+def test_axes_are_what_runs_have_and_kinds_what_distinguishes_them(made: SweepFolder) -> None:
     runs, _ = runs_in({"made": made})
     assert {"loss_nats", "train_flops_6n", "architecture.depth"} <= set(quantities(runs))
     assert "tokens_per_second" not in quantities(runs), "no made-up run has a speed"

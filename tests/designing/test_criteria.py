@@ -68,7 +68,7 @@ def two_basins(apart: float, noise: float) -> list[Basin]:
     ]
 
 
-def test_a_run_that_tells_basins_apart_removes_the_error_between_them() -> None:
+def test_a_run_that_distinguishes_basins_removes_the_error_between_them() -> None:
     before = 0.75 * 0.25
     assert between_gains(two_basins(100.0, 1.0)) == pytest.approx([before])
     assert between_gains(two_basins(0.0, 1.0)) == pytest.approx([0.0], abs=1e-12)

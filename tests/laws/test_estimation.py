@@ -198,7 +198,7 @@ def test_an_exponent_that_noise_hides_is_weakly_identified() -> None:
     assert fitted.status in ("weakly_identified", "on_bound")
 
 
-def test_terms_that_no_row_tells_apart_have_no_intervals() -> None:
+def test_terms_that_no_row_distinguishes_have_no_intervals() -> None:
     """Where tokens go as parameters, one power of both cannot be split."""
     law, sizes = LAWS["chinchilla-tied"], np.geomspace(1e6, 1e9, 40)
     columns = {"parameters": sizes, "tokens": 20 * sizes}

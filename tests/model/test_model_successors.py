@@ -160,7 +160,7 @@ def test_a_mask_decoder_runs_debertas_last_layer_twice_from_queries_that_know_po
     torch.testing.assert_close(ours.encoder(tokens()), base(tokens()).last_hidden_state, atol=1e-5, rtol=0)
 
 
-def test_a_mask_decoder_alone_tells_tokens_where_they_stand() -> None:
+def test_a_mask_decoder_alone_gives_tokens_their_positions() -> None:
     ours = model(enhanced_mask_decoder=True, position_encoding="none")
     assert ours.architecture.orders_tokens
     same = torch.full((1, 24), 9)

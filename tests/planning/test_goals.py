@@ -277,7 +277,7 @@ def test_an_optimum_is_sought_among_the_depths_of_the_pool(tmp_path: Path) -> No
     assert "each is the optimum to this precision" in equal.sentence
 
 
-def test_an_optimum_takes_the_nearest_depths_whose_shapes_the_pool_has_and_tells_the_others() -> None:
+def test_an_optimum_takes_the_nearest_depths_whose_shapes_the_pool_has_and_names_the_others() -> None:
     """The sweep file of the documentation's kind: at 3M, 16 layers of width 128 are 6% off, and one or two are too wide."""
     at = {"parameters_non_embedding": 3e6, "tokens": 1e4}
     pool = {"width": [32, 256], "depth": [1, 16]}

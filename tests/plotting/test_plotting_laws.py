@@ -315,7 +315,7 @@ def test_best_parameters_lie_on_the_lines_of_their_approaches(table: Path) -> No
     assert len(figure.legends[0].get_texts()) == len(optimal.approaches)
 
 
-def test_a_line_that_hardly_anything_tells_says_so_and_what_is_refused_is_not_drawn() -> None:
+def test_a_line_that_hardly_anything_determines_says_so_and_what_is_refused_is_not_drawn() -> None:
     best = (Best(1e15, 1e6, 3.0, True), Best(2e15, 2e6, 2.9, False))
     weak = Frontier("envelope", 0.0, np.log(1e6), None, best, "6·N·D", "weakly_identified", ("few",))
     data = compute_optimal.frame(Frontiers({"envelope": weak, "hull": "refused"}, (1e15, 2e15), "N"))

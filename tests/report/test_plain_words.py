@@ -60,7 +60,7 @@ def test_a_run_may_be_named_by_its_id_or_in_short(knob: str, value: str, words: 
     assert {plain_words([{knob: value}])(f"depth 1, {text}") for text in (named, in_short)} == {f"depth 1, {words}"}
 
 
-def test_values_of_one_phrase_keep_what_tells_them_apart() -> None:
+def test_values_of_one_phrase_keep_what_distinguishes_them() -> None:
     teachers = [f"{RUN}:weight=0.5", f"{RUN}:weight=0.25"]
     words = [*map(plain_words([{"recipe.teacher": one} for one in teachers]), [f"teacher={one}" for one in teachers])]
     assert len({*words}) == 2

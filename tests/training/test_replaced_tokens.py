@@ -185,7 +185,7 @@ def test_both_encoders_are_exported_and_opened_by_transformers(
         torch.testing.assert_close(theirs.eval()(**read).logits[attended], expected[attended], atol=1e-5, rtol=0)
     bare = AutoModel.from_pretrained(into / "discriminator").eval()(**read).last_hidden_state
     torch.testing.assert_close(bare[attended], ours.encoder(tokens, None, attended)[attended], atol=1e-5, rtol=0)
-    assert "token, of telling whether it was replaced" in (into / "discriminator" / "README.md").read_text()
+    assert "token, of detecting whether it was replaced" in (into / "discriminator" / "README.md").read_text()
 
 
 def test_an_encoder_that_no_electra_computes_is_not_exported(study: Any, corpus: Path, tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_a_sweep_compares_its_scores_and_no_losses_beside_masked_words(tmp_path:
     folder.write_ledger()
     evidence = gather(folder)
     reason = (
-        "the loss of objective rtd is of telling replaced tokens, and that of others of predicting masked words; compare scores"
+        "the loss of objective rtd is of detecting replaced tokens, and of others of predicting masked words; compare scores"
     )
     assert missing_comparison(evidence) == f"variants are not compared: {reason}"
     assert not evidence.comparisons.pairs
