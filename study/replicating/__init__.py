@@ -1,1 +1,1 @@
-"""Reproductions of published fits from their data, one function per study. They know no sweeps."""
+"""Reproductions of published fits from their data, one function per study, and the times of fits; no sweep is trained here."""
