@@ -79,9 +79,9 @@ class Attention(nn.Module):
         query_BxSxAxD, key_BxSxAxD = self._normed(query_BxSxAxD, key_BxSxAxD)
         bias = None if self.distance_bias is None else self.distance_bias(length)
         if rotary_2xSxE is not None:
-            by_heads = plain_products(query_BxSxAxD, self._dropped, bias)
-            query_BxSxAxD = rotated(query_BxSxAxD, rotary_2xSxE, by_heads)
-            key_BxSxAxD = rotated(key_BxSxAxD, rotary_2xSxE, by_heads)
+            by_heads, in_order = plain_products(query_BxSxAxD, self._dropped, bias), kept is not None
+            query_BxSxAxD = rotated(query_BxSxAxD, rotary_2xSxE, by_heads, in_order)
+            key_BxSxAxD = rotated(key_BxSxAxD, rotary_2xSxE, by_heads, in_order)
         if relative is not None:
             query_BxSxAxD, bias = self._with_positions(query_BxSxAxD, key_BxSxAxD, relative, bias)
         if kept is not None:
@@ -245,20 +245,21 @@ def rotary_table(positions: int, head_width: int, theta: float = 10_000.0) -> Fl
 
 
 def rotated(
-    x: Float[Tensor, "B S A D"], rotary: Float[Tensor, "2 *positions E"], by_heads: bool = False
+    x: Float[Tensor, "B S A D"], rotary: Float[Tensor, "2 *positions E"], by_heads: bool = False, in_order: bool = False
 ) -> Float[Tensor, "B S A D"]:
     """Rotate numbers i and i + D/2 of every head as a pair, as GPT-NeoX and ESM-2 do; RoFormer pairs 2i and 2i + 1.
 
     `rotary` holds the tokens' rows of `rotary_table`, (2, S, E) or (2, B, S, E). On a CPU the result is stored head by head on
     request, as plain products of queries and keys read it. Elsewhere pairs are put side by side, which leaves these products
-    the same.
+    the same, unless the numbers must stay `in_order`, as for products over parts of a head.
     """
     if x.device.type == "cpu" and not torch.compiler.is_compiling():
         turned: Tensor = _Rotated.apply(x, rotary, by_heads)  # type: ignore[no-untyped-call]
         return turned
     cosine, sine = rotary.to(x.dtype).unsqueeze(-2)
     first, second = x.chunk(2, -1)
-    return torch.stack((first * cosine - second * sine, second * cosine + first * sine), -1).flatten(-2)
+    halves = first * cosine - second * sine, second * cosine + first * sine
+    return torch.cat(halves, -1) if in_order else torch.stack(halves, -1).flatten(-2)
 
 
 class _Rotated(torch.autograd.Function):

@@ -9,7 +9,8 @@ import torch
 
 from study.counting.architecture import Architecture
 from study.counting.parameters import parameters
-from study.model.encoder import Attention, FeedForward, attended, rotary_table, rotated
+from study.model.distillation import relations
+from study.model.encoder import Attention, AttentionInputs, FeedForward, attended, rotary_table, rotated
 from study.model.layers import padding_mask
 from study.model.masked_language_model import MaskedLanguageModel
 from tests.transformers_models import BERTS, theirs_of
@@ -153,6 +154,20 @@ def test_rotated_queries_and_keys_have_the_products_of_those_on_a_gpu(monkeypatc
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     torch.testing.assert_close(plain, products(by_heads=False))
     torch.testing.assert_close(by_heads, products(by_heads=False))
+
+
+def test_relations_over_parts_of_rotated_heads_are_those_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    attention, rotary, x = Attention(small(), 0.0).eval(), rotary_table(10, 8), torch.randn(2, 10, 32)
+
+    def relations_of_queries() -> torch.Tensor:
+        kept: list[AttentionInputs] = []
+        attention(x, None, rotary, kept=kept)
+        return relations(kept[0].query, kept[0].query, 2 * attention.heads)
+
+    plain = relations_of_queries()
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    torch.testing.assert_close(plain, relations_of_queries())
 
 
 def test_a_pre_norm_block_is_torchs_and_the_last_norm_follows_the_last_block() -> None:
