@@ -102,9 +102,7 @@ def unlike_objectives(evidence: Evidence) -> str:
     objectives = {cell.settings.get(OBJECTIVE) for cell in evidence.cells}
     if "rtd" not in objectives or len(objectives) == 1:
         return ""
-    return (
-        "the loss of objective rtd is of detecting replaced tokens, and of others of predicting masked words; compare scores"
-    )
+    return "the loss of objective rtd is of detecting replaced tokens, and of others of predicting masked words; compare scores"
 
 
 def _unbracketed(evidence: Evidence) -> str:

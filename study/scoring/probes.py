@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from study.scoring.baselines import fit_to_labels
 from study.scoring.features import LAST_LAYERS, Combination, Pooling, combined, layer_features
 from study.scoring.fine_tuning import task_model
 from study.scoring.predictions import Logits, predictions, test_facts
+from study.scoring.scored_examples import Inputs
 from study.scoring.task_inputs import ScoreAttempt, TaskInputs
 from study.scoring.task_metrics import measure
 from study.store.score_records import Probe
@@ -26,7 +28,7 @@ STRENGTHS = (0.01, 0.1, 1.0)
 """Inverse strengths of the penalty on standardised features: C of a logistic regression, 1/alpha of a ridge."""
 
 MOST_ROWS = 20_000
-"""A probe learns from at most so many rows, the first of a fixed permutation."""
+"""A probe learns from at most so many texts or words of train: those of the first inputs of a fixed permutation."""
 
 ITERATIONS = 200
 
@@ -34,6 +36,7 @@ ITERATIONS = 200
 def probe(scoring: ScoreAttempt, data: TaskInputs) -> dict[str, Any]:
     """Fit a probe on every layer and pooling, and on the last layers together, and report test for the best on dev."""
     started, config = time.perf_counter(), scoring.config
+    data = replace(data, splits={**data.splits, "train": _learnt_from(data.splits["train"])})
     model = task_model(config, scoring.run, data).to(torch.device(scoring.execution.device))
     if scoring.in_int8:
         multiply_in_int8(model.encoder)
@@ -62,6 +65,13 @@ def probe(scoring: ScoreAttempt, data: TaskInputs) -> dict[str, Any]:
     return best[1] | {"dev_scores": best[0], "probes": tuple(probes), "tokens": tokens, "seconds": seconds}
 
 
+def _learnt_from(train: Inputs) -> Inputs:
+    """Return the inputs that a probe learns from, so that no others are encoded and kept."""
+    order = fixed_permutation(len(train))
+    rows = np.ones(len(train), np.int64) if train.word_places is None else train.word_places.lengths
+    return train.take(order[np.cumsum(rows[order]) <= MOST_ROWS])
+
+
 def _with_last_layers(
     by_layer: dict[tuple[int, Pooling], NDArray[np.float32]], poolings: tuple[Pooling, ...]
 ) -> dict[tuple[int | Combination, Pooling], NDArray[np.float32]]:
@@ -81,11 +91,9 @@ def _best_strength(
     """Return the best strength on dev, with every metric there and predictions for test."""
     mean, deviation = features["train"].mean(0), features["train"].std(0) + 1e-6
     scaled = {split: (values - mean) / deviation for split, values in features.items()}
-    targets = _targets(data)
-    kept = fixed_permutation(len(targets))[:MOST_ROWS]
-    tried = []
+    targets, tried = _targets(data), []
     for strength in STRENGTHS:
-        fitted = _fitted(data, scaled["train"][kept], targets[kept], strength)
+        fitted = _fitted(data, scaled["train"], targets, strength)
         dev = measure(data.task, "dev", _predicted(data, "dev", fitted, scaled["dev"]))
         tried.append((strength, dev, fitted))
     strength, dev, fitted = max(tried, key=lambda trial: trial[1][config.metric])

@@ -149,6 +149,10 @@ class Ragged:
         """The length of every row."""
         return np.diff(self.starts)
 
+    def take(self, rows: NDArray[np.int64]) -> Ragged:
+        """Return some rows, in their order."""
+        return Ragged.of([self[row] for row in rows])
+
     def padded(self, rows: NDArray[np.int64], width: int, fill: int) -> NDArray[np.int64]:
         """Return some rows as a rectangle (B, `width`), `fill` behind their ends."""
         places = np.arange(width)
@@ -210,6 +214,19 @@ class Inputs:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def take(self, rows: NDArray[np.int64]) -> Inputs:
+        """Return some inputs, in their order."""
+        return replace(
+            self,
+            tokens=self.tokens.take(rows),
+            second=self.second[rows],
+            example=self.example[rows],
+            labels=self.labels[rows],
+            word_places=None if self.word_places is None else self.word_places.take(rows),
+            word_labels=None if self.word_labels is None else self.word_labels.take(rows),
+            characters=[self.characters[row] for row in rows] if self.characters else (),
+        )
 
 
 class TaskEncoder:

@@ -48,6 +48,7 @@ from study.running.coordinator import CRASHES, KILLS, Coordinator, Progress
 from study.running.display import Display
 from study.running.score_launch import AnyScoreJob, AnyScoreRecord, ScoreProposer
 from study.running.status import status, status_table
+from study.scoring import probes
 from study.scoring.evaluations import Evaluation, ScoreJob, all_evaluations, batches, cost, missing_baselines, wanted
 from study.scoring.features import embed
 from study.scoring.fine_tuning import FineTuning, task_model
@@ -206,6 +207,28 @@ def test_features_of_a_frozen_encoder_are_scored(run: RunFolder, task: str) -> N
         assert (record.dev, record.test) == (chosen.dev, chosen.test)
     assert record.seconds is not None
     assert 0 < record.seconds < time.perf_counter() - started
+
+
+@pytest.mark.parametrize("task", ["first", "tags"])
+def test_a_probe_encodes_no_more_texts_or_words_than_it_learns_from(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    requested, learnt = job(run, task, protocol="frozen", update="head"), list[tuple[int, int]]()
+    whole = task_inputs(loaded_task(requested.task.requested, None), pretrained(run.path), requested.config.knobs)
+    fitted = probes._fitted
+
+    def fit(data: TaskInputs, features: Any, targets: Any, strength: float) -> Any:
+        learnt.append((len(features), len(targets)))
+        return fitted(data, features, targets, strength)
+
+    monkeypatch.setattr(probes, "_fitted", fit)
+    monkeypatch.setattr(probes, "MOST_ROWS", 40)
+    record = made(requested)
+    splits = {split: int(inputs.tokens.lengths.sum()) for split, inputs in whole.splits.items()}
+    assert record.tokens is not None
+    assert splits["dev"] + splits["test"] < record.tokens < sum(splits.values())
+    assert {rows for rows in learnt if rows[0] != rows[1]} == set()
+    assert 30 < learnt[0][0] <= 40
 
 
 @pytest.mark.slow
