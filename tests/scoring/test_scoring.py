@@ -316,17 +316,19 @@ class StopAfter(StopSignal):
         """Leave the signals of the tests alone."""
 
 
-def test_a_stopped_score_resumes_to_the_same_numbers(run: RunFolder) -> None:
-    whole = made(job(run, "tags", seed=1))
-    again = job(run, "tags", seed=1, knobs={"learning_rate": 1e-3, "batch_examples": 8, "precision": "fp32", "patience": 9})
-    assert again.execute(Execution(checkpoint_seconds=1e9), StopAfter(9)) == "PREEMPTED"
+@pytest.mark.parametrize(("batch", "queries"), [(8, 9), (60, 2)], ids=["eight steps an epoch", "one step an epoch"])
+def test_a_stopped_score_resumes_to_the_same_numbers(run: RunFolder, batch: int, queries: int) -> None:
+    knobs = {"learning_rate": 1e-3, "batch_examples": batch, "precision": "fp32", "epochs": 4, "patience": 8}
+    whole_job, again = job(run, "tags", seed=1, knobs=knobs), job(run, "tags", seed=1, knobs=knobs | {"patience": 9})
+    whole = made(whole_job)
+    assert again.execute(Execution(checkpoint_seconds=1e9), StopAfter(queries)) == "PREEMPTED"
     assert again.folder.score() is None
     resumed = made(again)
     assert resumed.attempts == 2
     assert resumed.dev_scores == whole.dev_scores
     assert resumed.test_scores == whole.test_scores
     assert (resumed.best_epoch, resumed.tokens) == (whole.best_epoch, whole.tokens)
-    assert losses(again.folder) == losses(job(run, "tags", seed=1).folder)
+    assert losses(again.folder) == losses(whole_job.folder)
 
 
 def test_a_link_in_the_place_of_a_scores_checkpoints_is_refused(run: RunFolder, tmp_path: Path) -> None:
