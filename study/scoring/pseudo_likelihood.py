@@ -7,7 +7,7 @@ tokens, each with itself and the later pieces of its word masked, so that the pi
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,10 @@ MOST_LOGITS = 2**26
 """Logits of a batch, one position each: a quarter of a gigabyte in fp32."""
 
 SENTENCES = 20_000
-"""Sentences to mask at a time, which bounds memory."""
+"""Sentences to tokenise at a time."""
+
+CELLS = 2**24
+"""Tokens of the masked inputs that are made at a time, T inputs for a sentence of T: about 50 bytes each."""
 
 
 def score_pairs(scoring: ScoreAttempt, task: TaskData) -> dict[str, Any]:
@@ -77,7 +80,7 @@ class PseudoLikelihood:
             part = self.run.tokenizer.encode_batch(texts, add_special_tokens=False)
             cut[begin : begin + len(part)] = [len(encoding.ids) > self.room for encoding in part]
             with autocast(self.device.type, self.precision):
-                for inputs in masked_inputs(texts, part, self.run.special, self.room).values():
+                for inputs in masked_inputs(texts, part, self.run.special, self.room):
                     np.add.at(scores, begin + inputs.sentence, self._nats(inputs, stop))
                     tokens += inputs.unique.size
         return scores, cut, tokens
@@ -129,19 +132,20 @@ def words_of(text: str, encoding: Encoding) -> NDArray[np.int64]:
 
 def masked_inputs(
     texts: Sequence[str], encodings: Sequence[Encoding], special: SpecialTokens, room: int
-) -> dict[int, MaskedInputs]:
-    """Every sentence once for each token, with it and the rest of its word masked; by length with [CLS] and [SEP]."""
-    by_length: dict[int, MaskedInputs] = {}
+) -> Iterator[MaskedInputs]:
+    """Yield every sentence once for each token, with it and the rest of its word masked, up to CELLS of one length together."""
     groups: dict[int, list[tuple[int, list[int], NDArray[np.int64]]]] = {}
     for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
         ids, words = encoding.ids[:room], words_of(text, encoding)[:room]
         groups.setdefault(len(ids), []).append((number, ids, words))
     groups.pop(0, None)  # a sentence without tokens scores 0
-    for length, group in groups.items():
-        ids_MxT = np.array([ids for _, ids, _ in group], dtype=np.int64).reshape(len(group), length)
-        words_MxT = np.array([words for _, _, words in group], dtype=np.int64).reshape(len(group), length)
-        by_length[length + 2] = _masked(ids_MxT, words_MxT, np.array([number for number, _, _ in group]), special)
-    return by_length
+    for length, alike in groups.items():
+        at_once = max(1, CELLS // length**2)
+        for begin in range(0, len(alike), at_once):
+            group = alike[begin : begin + at_once]
+            ids_MxT = np.array([ids for _, ids, _ in group], dtype=np.int64).reshape(len(group), length)
+            words_MxT = np.array([words for _, _, words in group], dtype=np.int64).reshape(len(group), length)
+            yield _masked(ids_MxT, words_MxT, np.array([number for number, _, _ in group]), special)
 
 
 def _masked(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from study.model.masked_language_model import MaskedLanguageModel
 from study.scoring import pseudo_likelihood
-from study.scoring.pseudo_likelihood import PseudoLikelihood, masked_inputs, words_of
+from study.scoring.pseudo_likelihood import CELLS, PseudoLikelihood, masked_inputs, words_of
 from study.training.attempts import Preempted, StopSignal
 from tests.model.test_model import randomised, small
 from tests.scoring.test_encoding import SPECIAL, TOKENIZER, byte_level
@@ -47,12 +48,15 @@ def test_scores_are_those_of_the_definition(model: Any) -> None:
     assert not cut.any()
 
 
-@pytest.mark.parametrize(("batch_tokens", "at_once"), [(16, 20_000), (1, 2), (2048, 1)])
+@pytest.mark.parametrize(
+    ("batch_tokens", "at_once", "cells"), [(16, 20_000, 2**24), (1, 2, 2**24), (2048, 1, 2**24), (16, 20_000, 1)]
+)
 def test_scores_do_not_hang_on_how_many_are_scored_at_a_time(
-    model: Any, monkeypatch: pytest.MonkeyPatch, batch_tokens: int, at_once: int
+    model: Any, monkeypatch: pytest.MonkeyPatch, batch_tokens: int, at_once: int, cells: int
 ) -> None:
     monkeypatch.setitem(pseudo_likelihood.BATCH_TOKENS, "cpu", batch_tokens)
     monkeypatch.setattr(pseudo_likelihood, "SENTENCES", at_once)
+    monkeypatch.setattr(pseudo_likelihood, "CELLS", cells)
     scores, _, _ = PseudoLikelihood(model, RUN, "fp32", None)(SENTENCES, StopSignal())
     assert scores == pytest.approx([by_definition(model, sentence) for sentence in SENTENCES], abs=1e-4)
 
@@ -69,11 +73,23 @@ def test_a_sentence_is_read_up_to_the_length_that_is_asked_for(
 
 
 def test_masked_inputs_that_are_alike_are_encoded_once() -> None:
-    actual = masked_inputs(TEXTS, TOKENIZER.encode_batch(TEXTS, add_special_tokens=False), SPECIAL, 22)[5]
+    (actual,) = masked_inputs(TEXTS, TOKENIZER.encode_batch(TEXTS, add_special_tokens=False), SPECIAL, 22)
     assert len(actual.target) == 6
     assert len(actual.unique) == 5
     shared = np.flatnonzero(np.bincount(actual.of) == 2)
     assert actual.unique[shared[0]].tolist()[3] == SPECIAL.mask
+
+
+def test_memory_for_masked_inputs_does_not_grow_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pseudo_likelihood, "CELLS", 8 * 22**2)
+    texts = [" ".join("abcdefgh"[(row * 7 + place * place) % 8] for place in range(22)) for row in range(400)]
+    encodings = TOKENIZER.encode_batch(texts, add_special_tokens=False)
+    tracemalloc.start()
+    made = sum(len(inputs.target) for inputs in masked_inputs(texts, encodings, SPECIAL, 22))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert made == 400 * 22
+    assert peak < 0.2 * 50 * made * 22
 
 
 def test_it_stops_when_told_to(model: Any) -> None:
