@@ -12,7 +12,7 @@ import torch
 
 from study.model.masked_language_model import MaskedLanguageModel
 from study.scoring import pseudo_likelihood
-from study.scoring.pseudo_likelihood import CELLS, PseudoLikelihood, masked_inputs, words_of
+from study.scoring.pseudo_likelihood import PseudoLikelihood, masked_inputs, words_of
 from study.training.attempts import Preempted, StopSignal
 from tests.model.test_model import randomised, small
 from tests.scoring.test_encoding import SPECIAL, TOKENIZER, byte_level
