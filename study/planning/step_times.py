@@ -131,13 +131,14 @@ def _spread(timed: Sequence[_Timed]) -> bool:
 
 
 def _timed(record: RunRecord, slot: Slot) -> _Timed | None:
-    ran_on, steps, start = record.environment, record.own_steps, record.start_seconds
+    ran_on, steps = record.environment, record.own_steps
     if ran_on is None or not record.wall_seconds or not steps or (ran_on.device == "cpu") != (slot.device == "cpu"):
         return None
     flops = record.train_flops / record.steps
     share = _share(slot, ran_on.devices, ran_on.threads, ran_on.sharing)
-    seconds = seconds_per_step(record.wall_seconds, start, steps)
-    return _Timed(_work(record.config, flops), _that_run(record.config, flops), seconds, start or 0.0, share, ran_on)
+    seconds = seconds_per_step(record.wall_seconds, record.start_seconds, record.starts, steps)
+    start = (record.start_seconds or 0.0) / (record.starts or 1)
+    return _Timed(_work(record.config, flops), _that_run(record.config, flops), seconds, start, share, ran_on)
 
 
 def _share(slot: Slot, devices: int, threads: int, sharing: int) -> Share:

@@ -92,7 +92,7 @@ class RunRecord(Strict):
     `train_loss_nats` is the mean objective of the last steps. `loss_spikes` counts logged training losses far above those
     before (study.training.run). `weights_sha256` is of the weights file. `unknown_share` is the share of [UNK] in the train
     split. `wall_seconds` sums the attempts' training time with validation, `start_seconds` the part until each attempt's first
-    step ended. `tokens_per_second` is of later steps (`seconds_per_step`).
+    step ended, `starts` times (earlier versions do not say). `tokens_per_second` is of later steps (`seconds_per_step`).
 
     A run that branched from a `trunk` of the same sweep after `trunk_step` equals one trained alone except for cost: it trained
     on `spent_tokens` itself, in `wall_seconds`, at `tokens_per_second`. A run initialised from another's weights lacks
@@ -147,6 +147,7 @@ class RunRecord(Strict):
     spent_flops: Amount | None = None
     wall_seconds: Amount | None = None
     start_seconds: Amount | None = None
+    starts: Index | None = None
     tokens_per_second: Annotated[Amount | None, BeforeValidator(_measured)] = None
     peak_memory_bytes: Index | None = None
     weights_sha256: str | None = None
@@ -235,10 +236,12 @@ class RunRecord(Strict):
         return None if self.exclusion is not None else self.loss_nats
 
 
-def seconds_per_step(seconds: float, start_seconds: float | None, steps: float) -> float:
-    """Seconds per own step of a run, without the first if there are more."""
-    first = 0 if start_seconds is None or steps <= 1 else 1
-    return (seconds - (start_seconds or 0.0) * first) / (steps - first)
+def seconds_per_step(seconds: float, start_seconds: float | None, starts: int | None, steps: float) -> float:
+    """Seconds per own step of a run, without the first of each start if there are more."""
+    first = 1 if starts is None else starts
+    if start_seconds is None or steps <= first:
+        return seconds / steps
+    return (seconds - start_seconds) / (steps - first)
 
 
 NO_COLUMNS = ("config", "environment", "schema_version", "weights_sha256")
@@ -252,6 +255,7 @@ OPTIONAL_COLUMNS = (
         "layers_cut",
         "spent_flops",
         "start_seconds",
+        "starts",
         "untrained_head",
         "trunk",
         "trunk_step",

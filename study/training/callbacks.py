@@ -147,7 +147,7 @@ class Clock(pl.Callback):
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self._before, self._started = 0.0, time.perf_counter()
-        self._starts_before, self._start = 0.0, 0.0
+        self._starts_before, self._start, self._earlier = 0.0, 0.0, 0
 
     @property
     def seconds(self) -> float:
@@ -159,18 +159,25 @@ class Clock(pl.Callback):
         """Seconds of all starts."""
         return self._starts_before + self._start
 
+    @property
+    def starts(self) -> int:
+        """The number of these starts."""
+        return self._earlier + (self._start > 0)
+
     def on_train_batch_end(self, *_: Any) -> None:
         """End the start with the first step."""
         self._start = self._start or time.perf_counter() - self._started
 
     def state_dict(self) -> dict[str, Any]:
         """Return the seconds so far."""
-        return {"seconds": self.seconds, "start_seconds": self.start_seconds, "run_id": self.run_id}
+        of_starts = {"start_seconds": self.start_seconds, "starts": self.starts}
+        return {"seconds": self.seconds, **of_starts, "run_id": self.run_id}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Add the seconds of earlier attempts."""
         if state_dict.get("run_id", self.run_id) == self.run_id:
             self._before, self._starts_before = state_dict["seconds"], state_dict.get("start_seconds", 0.0)
+            self._earlier = state_dict.get("starts", 1)
 
 
 class Pruned(Exception):

@@ -178,11 +178,12 @@ def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -
     if losses := [row["train/loss"] for row in rows if "train/loss" in row]:
         facts |= {"train_loss_nats": losses[-1], "loss_spikes": loss_spikes(losses)}
     if outcome.trained is not None:
-        validation, seconds, start = outcome.trained.validation, outcome.trained.seconds, outcome.trained.start_seconds
+        validation, seconds = outcome.trained.validation, outcome.trained.seconds
+        start, starts = outcome.trained.start_seconds, outcome.trained.starts
         if validation is None:
             return facts | {"untrained_head": True}
         own_steps = facts["spent_tokens"] / config.recipe.batch_tokens
-        per_step = seconds_per_step(seconds, start, own_steps) if own_steps else None
+        per_step = seconds_per_step(seconds, start, starts, own_steps) if own_steps else None
         facts |= {
             "loss_nats": validation.loss,
             "loss_standard_error_nats": validation.standard_error,
@@ -200,6 +201,7 @@ def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -
             "masked_words": outcome.trained.masked_words,
             "wall_seconds": seconds,
             "start_seconds": start,
+            "starts": starts,
             "tokens_per_second": None if per_step is None else config.recipe.batch_tokens / per_step,
         }
     return facts

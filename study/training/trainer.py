@@ -121,14 +121,15 @@ ROWS = 50
 class Trained:
     """A run that reached its target: its module, its last validation, and its seconds.
 
-    An encoder imported without an MLM head has no validation. `start_seconds` includes each attempt's time up to the end of its
-    first step; None if nothing was trained. `masked_words` identifies the words masked besides, in bits per byte.
+    An encoder imported without an MLM head has no validation. `start_seconds` includes the time of each of the `starts` up to
+    the end of its first step; None if nothing was trained. `masked_words` identifies the words masked besides, in bits per byte.
     """
 
     module: MaskedLanguageModelling
     validation: ValidationResult | None
     seconds: float
     start_seconds: float | None = None
+    starts: int | None = None
     masked_words: str | None = None
 
 
@@ -192,7 +193,7 @@ class Training:
         finally:
             if metrics is not None:
                 metrics.close()
-        return Trained(module, validation, clock.seconds, clock.start_seconds, batches.masked_words)
+        return Trained(module, validation, clock.seconds, clock.start_seconds, clock.starts, batches.masked_words)
 
     def _module(self, masker: Masker) -> MaskedLanguageModelling:
         """Return the module to train; torch.compile keeps to the run's threads."""

@@ -480,11 +480,14 @@ def test_a_sweep_whose_smallest_runs_alone_have_ended_is_billed_with_those_of_ot
     assert alone.rows[1].expected_seconds > 2 * seconds(large)
 
 
-def test_building_kernels_is_billed_once_a_run_and_not_every_step() -> None:
+@pytest.mark.parametrize("starts", [None, 1, 4])
+def test_building_kernels_is_billed_once_a_run_and_not_every_step(starts: int | None) -> None:
     spec = sweep()
     (small, large) = (cell.config for cell in cells(spec))
-    seconds = 20 + (small.steps - 1) * 0.01
-    earlier = record(small, environment=environment().model_dump(), start_seconds=20.0, wall_seconds=seconds)
+    times = starts or 1
+    seconds = times * 20 + (small.steps - times) * 0.01
+    of_starts = {"start_seconds": times * 20.0, "starts": starts}
+    earlier = record(small, environment=environment().model_dump(), wall_seconds=seconds, **of_starts)
     paid = estimate_cost(Plan(spec, [earlier]), [CORE])
     assert paid.rows[0].expected_seconds == pytest.approx(20 + small.steps * 0.01)
     per_flop = 0.01 / (flops_that_run(small) * small.recipe.batch_tokens)

@@ -194,7 +194,7 @@ def test_a_trunk_that_diverges_where_it_is_left_leaves_no_state(
 
 
 def test_the_seconds_of_a_trunk_are_not_those_of_its_branch() -> None:
-    saved = Clock("trunk").state_dict() | {"seconds": 1e6, "start_seconds": 1e3}
+    saved = Clock("trunk").state_dict() | {"seconds": 1e6, "start_seconds": 1e3, "starts": 3}
     spent, of_starts = {}, {}
     for run_id in ("trunk", "branch"):
         clock = Clock(run_id)
@@ -203,6 +203,7 @@ def test_the_seconds_of_a_trunk_are_not_those_of_its_branch() -> None:
         spent[run_id], of_starts[run_id] = clock.seconds, clock.start_seconds
         clock.on_train_batch_end()
         assert clock.start_seconds == of_starts[run_id], "only the first step is of the start"
+        assert clock.starts == {"trunk": 4, "branch": 1}[run_id]
     assert spent["branch"] < 1e6 < spent["trunk"]
     assert of_starts["branch"] < 1e3 < of_starts["trunk"]
 

@@ -835,6 +835,7 @@ def test_the_start_of_an_attempt_that_stops_after_its_first_step_is_kept(
     assert record is not None
     assert record.start_seconds is not None
     assert record.start_seconds > 1
+    assert record.starts == 2
 
 
 def test_only_what_a_run_wrote_is_removed_when_it_ends(corpus: Path, tmp_path: Path) -> None:
