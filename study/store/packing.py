@@ -75,11 +75,15 @@ def pack(folder: SweepFolder, delete_weights: bool = False) -> Packing:
 def unpack(folder: SweepFolder) -> int:
     """Write the run folders of a packed sweep, remove its pack, and return the number of runs.
 
-    Raises InputError if the sweep is in use or not packed, or the pack is damaged.
+    After a kill it goes on, even if only removing the pack was left. Raises InputError if the sweep is in use or not packed,
+    or the pack is damaged.
     """
     with sweep_lock(folder.launching), sweep_lock(folder.scoring):
+        begun = is_there(folder.path / PACKED)
         _tidy(folder)
         if (packed := folder.packed) is None:
+            if begun:
+                return len(folder.runs())
             raise InputError.at(str(folder.path), "is not packed")
         names = [name for name in packed if not is_there(folder.runs_folder / name)]
         aside = packed.path.parent / _NEW

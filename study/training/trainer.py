@@ -122,7 +122,7 @@ class Trained:
     """A run that reached its target: its module, its last validation, and its seconds.
 
     An encoder imported without an MLM head has no validation. `start_seconds` includes the time of each of the `starts` up to
-    the end of its first step; None if nothing was trained. `masked_words` identifies the words masked besides, in bits per byte.
+    the end of its first step; None if nothing was trained. `masked_words` identifies the words masked in bits per byte.
     """
 
     module: MaskedLanguageModelling
