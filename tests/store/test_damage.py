@@ -331,7 +331,7 @@ def test_a_damaged_file_of_a_sweep_is_named(damage: Damage, names: tuple[str, ..
     [
         *(f"made/runs/*/{name}" for name in FILES_OF_RUNS),
         *(f"made/{name}" for name in FILES_OF_SWEEPS),
-        "real/runs/*/*.*",
+        "real/runs/*/[!.]*.*",
         "real/runs/*/scores/*/*.json",
     ],
 )
