@@ -370,10 +370,11 @@ def _taught(scoring: ScoreAttempt, task: TaskData) -> _Taught:
     The teacher is fine-tuned on train in a folder of its own, which is then removed.
     """
     config, kept = scoring.config, scoring.folder.checkpoints / TAUGHT
+    folder = ScoreFolder(scoring.folder.path / "teacher")
     if is_there(kept):
+        shutil.rmtree(folder.path, ignore_errors=True)  # an earlier attempt may have ended before it removed it
         with np.load(kept) as file:
             return _Taught(torch.from_numpy(file["logits"]), float(file["flops"]))
-    folder = ScoreFolder(scoring.folder.path / "teacher")
     assert config.knobs.teacher is not None
     run = Pretrained(RunFolder(Path(config.knobs.teacher)))
     knobs = config.knobs.model_copy(update={"teacher": None})

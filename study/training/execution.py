@@ -59,10 +59,13 @@ class Execution:
         return self if config.steps else replace(self, kernels="eager", devices=1, nodes=1)
 
     def check(self, config: RunConfig) -> None:
-        """Raise InputError if this machine cannot run it, or a batch does not divide evenly."""
+        """Raise InputError if this machine cannot run it, or a batch does not divide evenly, or a device has no validation."""
         if config.batch_sequences % self.devices:
             place, batch = "recipe.batch_tokens", config.batch_sequences
             raise InputError.at(place, f"{batch} sequences a batch cannot be divided evenly among {self.devices} devices")
+        if config.data.validation_sequences < self.devices:
+            place, few = "data.validation_sequences", f"are fewer than the {self.devices} devices of a run"
+            raise InputError.at(place, f"{config.data.validation_sequences} {few}, each of which validates some; set more")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise InputError.at("device", "torch finds no CUDA device here; use cpu")
         if self.device == "cuda" and config.recipe.weights == "int8":

@@ -419,7 +419,10 @@ def test_a_score_that_was_stopped_while_its_teacher_or_it_learned_resumes_to_the
     assert whole.steps == 40 + 20 * 2
     for after in (3, 30, 15):
         assert again.execute(Execution(checkpoint_seconds=1e9), StopAfter(after)) == "PREEMPTED"
+    left = again.folder.path / "teacher" / "checkpoints"
+    left.mkdir(parents=True)  # as by a kill between the logits' file and the removal of the teacher
     resumed = made(again)
+    assert not left.parent.exists()
     assert resumed.attempts == 4
     assert resumed.test_scores == whole.test_scores
     assert losses(again.folder) == losses(on_topics(small, **teaching).folder)

@@ -26,6 +26,7 @@ from torch._inductor.exc import InductorError
 
 from study.base import durable_files
 from study.base.durable_files import PATIENCE_SECONDS, write_atomically
+from study.base.errors import InputError
 from study.base.randomness import Stream, stream_seed
 from study.base.schema import deep_merge
 from study.base.statistics import variance_of_mean
@@ -836,6 +837,13 @@ def test_the_start_of_an_attempt_that_stops_after_its_first_step_is_kept(
     assert record.start_seconds is not None
     assert record.start_seconds > 1
     assert record.starts == 2
+
+
+def test_devices_without_a_part_of_the_batch_or_of_validation_are_refused(corpus: Path) -> None:
+    with pytest.raises(InputError, match=r"recipe\.batch_tokens: 8 sequences a batch cannot be divided evenly among 3 devices"):
+        Execution("cpu", devices=3).check(config(corpus))
+    with pytest.raises(InputError, match=r"data\.validation_sequences: 3 are fewer than the 4 devices of a run"):
+        Execution("cpu", devices=4).check(config(corpus, data={"validation_sequences": 3}))
 
 
 def test_only_what_a_run_wrote_is_removed_when_it_ends(corpus: Path, tmp_path: Path) -> None:
