@@ -281,10 +281,7 @@ class Learner:
 
 def median(values: Floats, weights: Floats) -> Floats:
     """Return the weighted medians of the columns of K × T values, which have the least expected absolute error."""
-    order = np.argsort(values, axis=0, kind="stable")
-    below = np.cumsum(weights[order], axis=0)
-    places = np.argmax(below >= 0.5 * below[-1], axis=0)
-    return np.asarray(np.take_along_axis(values, np.take_along_axis(order, places[None], axis=0), axis=0)[0])
+    return np.asarray(np.quantile(values, 0.5, axis=0, weights=weights, method="inverted_cdf"))
 
 
 def forecast_of(basins: Sequence[Basin]) -> Floats:

@@ -103,6 +103,25 @@ class Objective:
 
 
 @dataclass(frozen=True)
+class ClusterWeights:
+    """Weights B × n by clusters: how often each of B fits counts each cluster, and the cluster of each of n rows.
+
+    Only those of the fits at hand are made.
+    """
+
+    counts: NDArray[np.int64]
+    clusters: NDArray[np.int64]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of fits and rows."""
+        return len(self.counts), len(self.clusters)
+
+    def __getitem__(self, fits: slice) -> Floats:
+        return self.counts[fits].astype(float)[:, self.clusters]
+
+
+@dataclass(frozen=True)
 class Minima:
     """The end point of each fit (B × p), its objective, and whether it converged."""
 
@@ -111,7 +130,9 @@ class Minima:
     converged: NDArray[np.bool_]
 
 
-def minimise(objective: Objective, theta: Floats, weights: Floats, within: tuple[Floats, Floats] | None = None) -> Minima:
+def minimise(
+    objective: Objective, theta: Floats, weights: Floats | ClusterWeights, within: tuple[Floats, Floats] | None = None
+) -> Minima:
     """Minimise B fits from their own starts, within the law's bounds or `within` (B × p, equal to fix a parameter).
 
     Newton steps with the exact Hessian H are damped towards those of the majoriser M: (H + λM)·step = −gradient. λ falls

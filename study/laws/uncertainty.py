@@ -16,7 +16,7 @@ from study.base.quantities import plural
 from study.base.statistics import CONFIDENCE
 from study.base.text import joined
 from study.laws.law import Floats, Law
-from study.laws.minimising import Objective, minimise
+from study.laws.minimising import ClusterWeights, Objective, minimise
 from study.laws.observations import Observations
 
 ROWS_TO_REFIT = 10_000
@@ -115,7 +115,7 @@ def bootstrap(objective: Objective, observations: Observations, theta: Floats, c
     draws = draw_counts(clusters, count, seed)
     _, first, like = np.unique(draws, axis=0, return_index=True, return_inverse=True)
     refitted, which = np.unique(first[like], return_inverse=True)
-    weights = draws[refitted].astype(float)[:, observations.clusters]
+    weights = ClusterWeights(draws[refitted], observations.clusters)
     result = minimise(objective, np.tile(theta, (len(refitted), 1)), weights)
     misses = objective.residuals(theta[None])[0]
     if np.abs(result.theta - theta).max() < _STILL < np.abs(misses).max():

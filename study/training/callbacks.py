@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import math
 import sys
 import threading
 import time
@@ -129,7 +130,7 @@ class Checkpointer(pl.Callback):
 
 def refuse_infinite_weights(trainer: pl.Trainer, module: pl.LightningModule) -> None:
     """Raise FloatingPointError if a weight is not finite."""
-    if not all(torch.isfinite(parameter).all() for parameter in module.parameters()):
+    if not torch.nn.utils.get_total_norm([*module.parameters()], math.inf).isfinite():
         raise FloatingPointError(f"a weight is not finite after step {trainer.global_step}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -586,6 +587,16 @@ def test_runs_of_many_rows_tell_no_more_than_their_number() -> None:
         widths[rows] = high - low
     assert widths[200] == pytest.approx(widths[20], rel=0.3)
     assert fit(CHINCHILLA, of_runs(100, 120), Settings(bootstrap=2, starts=8)).resamples.method == "sandwich"
+
+
+def test_memory_of_refits_does_not_grow_with_rows_times_refits() -> None:
+    points = of_runs(20, 500)
+    tracemalloc.start()
+    fitted = fit(CHINCHILLA, points, Settings(bootstrap=200, starts=2))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (fitted.n, fitted.resamples.method) == (10_000, "refit")
+    assert peak < 200 * 10_000 * 8
 
 
 def of_runs(runs: int, rows: int) -> Observations:
