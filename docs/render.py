@@ -40,6 +40,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Point links to committed answers and figures at their pages, which lie outside docs/ until it is built."""
+    page = re.sub(r"\]\(\.\./results/reference/(\w+)/answer\.md", r"](answers/\1.md", markdown)
+    return re.sub(r"\]\(\.\./results/reference/(\w+)/figures/", r"](answers/figures/\1/", page)
+
+
 def commands_page() -> str:
     """Every command with its usage, arguments and options, as `--help` says them."""
     lines = ["# Commands", "", "Every command also explains itself: `study COMMAND --help`.", ""]

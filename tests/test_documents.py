@@ -42,7 +42,7 @@ def shell_lines() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_what_a_document_links_to_is_there(document: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text())
-    local = [link for link in links if "://" not in link and not link.startswith(("answers/", "reference/"))]
+    local = [link for link in links if "://" not in link and not link.startswith("reference/")]
     assert [link for link in local if not (document.parent / link).exists()] == []
 
 
@@ -114,7 +114,7 @@ def rounds_to(shown: tuple[str, str], actual: tuple[str, str]) -> bool:
 def test_the_findings_of_the_readme_are_those_of_their_answers() -> None:
     """Each interval stands among the findings, too, and there in the answer that its row links to."""
     findings = (ROOT / "docs" / "findings.md").read_text()
-    rows = re.findall(r"^\| \[[^]]*\]\(answers/(\w+)\.md\) \| (.*) \|$", findings, re.MULTILINE)
+    rows = re.findall(r"^\| \[[^]]*\]\(\.\./results/reference/(\w+)/answer\.md\) \| (.*) \|$", findings, re.MULTILINE)
     answers = {name: (ROOT / "results/reference" / name / "answer.md").read_text() for name, _ in rows}
     named = re.findall(rf"\(({NUMBER}) to\s+({NUMBER})\)", (ROOT / "README.md").read_text())
     assert len(named) > 4

@@ -395,7 +395,6 @@ ANSWERED = {
     "next_sentence": r"the highest score is 0\.446 .*, not significantly above any other",
     "norm": r"the loss with post-norm is 0\.107 nats .*below that with pre-norm",
     "positions": r"a learned distance bias is 0\.612 nats .*below that with no distance bias .*0\.531 nats .*with ALiBi",
-    "preset": r"3\.701 nats \(.*\) for L1-H128-A4-F512 and 3\.993 nats \(.*\) for L4-H64-A2-F256",
     "preset_parts": r"a learned distance bias is 0\.522 nats .*with Muon 0\.299 .*30% masks 0\.288 .*rotary positions 0\.461",
     "projection_start": r"a projection that starts at unit scale is 0\.121 nats .*below that with BERT's initialisation",
     "query_key_norm": r"no difference in 6 pairs is significant: .* query key norm .* is -0\.0085 nats",
