@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 from study.base.errors import InputError
-from study.base.quantities import compact, seconds_text
+from study.base.quantities import compact, rounded, seconds_text
 from study.counting.architecture import Architecture
 from study.counting.latency import TIMES, UNLIKE_BERT, common_kind, read_table
 from study.counting.named_models import NamedModel, named
@@ -274,8 +274,9 @@ def _latency_finding(data: pd.DataFrame) -> str:
     times = {name: ends[name, "last"] / ends[name, "first"] for name in (PARAMETERS, "median_seconds")}
     if (more := times[PARAMETERS].max()) == 1:
         return "Latency of the forward pass of encoders of one size"
-    least, most = (f"{end:.2g}" for end in (times["median_seconds"].min(), times["median_seconds"].max()))
-    return f"{more:.2g} times the parameters take {least if least == most else f'{least} to {most}'} times as long"
+    least, most = (f"{rounded(end, digits=2):g}" for end in (times["median_seconds"].min(), times["median_seconds"].max()))
+    times_as_long = f"{least if least == most else f'{least} to {most}'} times as long"
+    return f"{rounded(more, digits=2):g} times the parameters take {times_as_long}"
 
 
 def _latency_note(data: pd.DataFrame) -> str:

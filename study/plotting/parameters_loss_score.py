@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -21,9 +22,10 @@ _POINT: dict[str, Any] = {"linestyle": "none", "markersize": 5}
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row per scored encoder: `parameters`, mean loss and score, with half the 95% interval of each.
+    """One row per scored encoder: `parameters`, the mean loss and score of its scored runs, with half the 95% interval of each.
 
-    Of encoders whose losses do not compare, those of masked words have one (study.evidence.downstream.with_comparable_losses).
+    An encoder of which only some runs are scored has no interval of its loss. Of encoders whose losses do not compare, those of
+    masked words have one (study.evidence.downstream.with_comparable_losses).
     The score is the average over tasks or the only task's; empty if there is neither.
     """
     data = measured(evidence, _COUNT)
@@ -38,10 +40,12 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     correlation = "" if trend is None else f"Rank correlation of score and falling loss: {trend.correlation:+.2f}"
     interval = "" if trend is None or trend.low is None else f" (95% interval {trend.low:+.2f} to {trend.high:+.2f})"
     losses = pd.DataFrame([evidence.losses(cells[str(cell)]) for cell in data["cell"]], index=data.index)
+    scored = data["cell"].map(shown.points.set_index("cell")["loss_nats"])
+    every_run = np.isclose(scored, losses["loss_nats"].astype(float), rtol=1e-6)
     compared = data["cell"].isin(with_comparable_losses(shown.points)["cell"])
     return data.assign(
-        loss_nats=losses["loss_nats"].where(compared),
-        half_nats=losses["half_nats"].astype(float),
+        loss_nats=scored.where(compared),
+        half_nats=losses["half_nats"].astype(float).where(every_run),
         unit=losses["unit"],
         scale="",
         finding=f"{correlation}{interval}",

@@ -15,7 +15,12 @@ from study.evidence.evidence import Evidence
 from study.plotting.hover import explain
 from study.plotting.style import log_locators, log_ticks, style, theme, ticks_in_words, title_above, wide_figure
 
-_STATES = {"open": "Not yet met", "met": "Met", "spent": "Not met for what could be spent", "unreachable": "Given up"}
+_STATES = {
+    "open": "Goal not yet met",
+    "met": "Goal met",
+    "spent": "Goal not met for what could be spent",
+    "unreachable": "Goal given up",
+}
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
@@ -74,23 +79,25 @@ def draw(data: pd.DataFrame) -> Figure:
         spent = data.loc[data["kind"] != "look", "spent_flops"].sum()
         runs = plural(int((data["kind"] != "look").sum()), "run")
         note = f"{runs} for {compact_flops(spent)} of {compact_flops(first['limit'])} FLOPs; later runs are lighter"
-        goal = f"half the 95% interval of {first['of']} within {first['wanted']:g}"
-        title_above(figure, f"{_STATES[first['state']]}: {goal}", note)
+        reached = "" if looks.empty else f", ± {_half(looks['half'].iloc[-1], looks)} reached"
+        title_above(figure, f"{_STATES[first['state']]}: ± {_half(first['wanted'], data)} wanted{reached}", note)
     return figure
+
+
+def _half(half: float, data: pd.DataFrame) -> str:
+    """Half an interval in words, in percent if it is relative."""
+    return f"{half:.2%}".replace(".00%", "%") if "relative" in data["of"].iloc[0] else f"{half:.3g}"
 
 
 def _draw_looks(axes: Axes, looks: pd.DataFrame) -> None:
     axes.plot(looks["spent_flops"], looks["half"], marker="o", markersize=4, linewidth=1.4)
     explain(axes, looks, "spent_flops", "half")
     axes.axhline(looks["wanted"].iloc[0], color="black", linewidth=1, linestyle="--")
-    axes.annotate("goal", (0.99, looks["wanted"].iloc[0]), xycoords=("axes fraction", "data"), ha="right", va="bottom")
-    axes.set(yscale="log", xlabel="spent (train_flops)", ylabel="half the 95% interval", xlim=(0, None))
-    relative = "relative" in looks["of"].iloc[0]
-    ticks_in_words(
-        axes.yaxis,
-        log_locators(*axes.get_ylim())[0],
-        lambda half: f"{half:.2%}".replace(".00%", "%") if relative else f"{half:g}",
-    )
+    above = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right", "va": "bottom"}
+    axes.annotate("goal", (0.99, looks["wanted"].iloc[0]), (0, 2), **above)
+    of = looks["of"].iloc[0]
+    axes.set(yscale="log", xlabel="spent (train_flops)", ylabel=f"half the 95% interval of\n{of}", xlim=(0, None))
+    ticks_in_words(axes.yaxis, log_locators(*axes.get_ylim())[0], lambda half: _half(half, looks))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact_flops(value) if value else "0"))
 
 
