@@ -93,7 +93,7 @@ def _draw_looks(axes: Axes, looks: pd.DataFrame) -> None:
     axes.plot(looks["spent_flops"], looks["half"], marker="o", markersize=4, linewidth=1.4)
     explain(axes, looks, "spent_flops", "half")
     axes.axhline(looks["wanted"].iloc[0], color="black", linewidth=1, linestyle="--")
-    above = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right", "va": "bottom"}
+    above: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right", "va": "bottom"}
     axes.annotate("goal", (0.99, looks["wanted"].iloc[0]), (0, 2), **above)
     of = looks["of"].iloc[0]
     axes.set(yscale="log", xlabel="spent (train_flops)", ylabel=f"half the 95% interval of\n{of}", xlim=(0, None))

@@ -486,7 +486,7 @@ def test_building_kernels_is_billed_once_a_run_and_not_every_step(starts: int | 
     (small, large) = (cell.config for cell in cells(spec))
     times = starts or 1
     seconds = times * 20 + (small.steps - times) * 0.01
-    of_starts = {"start_seconds": times * 20.0, "starts": starts}
+    of_starts: dict[str, Any] = {"start_seconds": times * 20.0, "starts": starts}
     earlier = record(small, environment=environment().model_dump(), wall_seconds=seconds, **of_starts)
     paid = estimate_cost(Plan(spec, [earlier]), [CORE])
     assert paid.rows[0].expected_seconds == pytest.approx(20 + small.steps * 0.01)
