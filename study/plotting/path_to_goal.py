@@ -93,8 +93,8 @@ def _draw_looks(axes: Axes, looks: pd.DataFrame) -> None:
     axes.plot(looks["spent_flops"], looks["half"], marker="o", markersize=4, linewidth=1.4)
     explain(axes, looks, "spent_flops", "half")
     axes.axhline(looks["wanted"].iloc[0], color="black", linewidth=1, linestyle="--")
-    above: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right", "va": "bottom"}
-    axes.annotate("goal", (0.99, looks["wanted"].iloc[0]), (0, 2), **above)
+    place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+    axes.annotate("goal", (0.99, looks["wanted"].iloc[0]), (0, 2), ha="right", va="bottom", **place)
     of = looks["of"].iloc[0]
     axes.set(yscale="log", xlabel="spent (train_flops)", ylabel=f"half the 95% interval of\n{of}", xlim=(0, None))
     ticks_in_words(axes.yaxis, log_locators(*axes.get_ylim())[0], lambda half: _half(half, looks))
