@@ -20,7 +20,7 @@ from study.base.durable_files import is_there, write_atomically
 from study.base.errors import InputError
 from study.base.quantities import count_text, rounded_all
 from study.base.text import table
-from study.designing.choosing import METHODS, choose, expected_error, half_width_of
+from study.designing.choosing import METHODS, RUNS_A_PARAMETER, choose, expected_error, half_width_of
 from study.designing.posterior import BEND, Learner, Pool, Prior, Rows, bend_terms, forecast_of, published_prior
 from study.laws.catalogue import LAWS
 from study.laws.formulas import read_formula
@@ -201,7 +201,7 @@ def load_replays(table: RunTable) -> Iterator[Loaded]:
     for turn in range(TURNS):
         costs, dearest = columns["flops"], int(np.argmax(columns["flops"]))
         others = np.any([columns[name] != columns[name][dearest] for name in law.variables], axis=0)
-        if turn and others.sum() < 2 * len(law.parameters):
+        if turn and others.sum() < max(RUNS_A_PARAMETER) * len(law.parameters):
             return
         pool = Pool(
             law,

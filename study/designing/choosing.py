@@ -20,6 +20,9 @@ GROWTH = 2.0
 PILOT = 0.1
 """The share of the first budget for the runs before any fit."""
 
+RUNS_A_PARAMETER = 3, 2
+"""The runs before any fit for each parameter of the law: where as many are cheap, and elsewhere, to leave some that are not."""
+
 FEWEST = 2
 """The fewest runs before any fit."""
 
@@ -190,23 +193,25 @@ def _gains(basins: list[Basin], criterion: Criterion) -> Floats:
 
 
 def pilot(pool: Pool, budget: float, random: np.random.Generator) -> Rows:
-    """Choose twice as many cheap runs as the law has parameters, spread over the logarithms of the variables.
+    """Choose RUNS_A_PARAMETER cheap runs for each parameter of the law, spread over the logarithms of the variables.
 
-    Each costs at most its share of PILOT of the budget. Where too few do, half of the budget goes to as many as it affords, to
-    FEWEST even if they cost more, but never more than the budget; each leaves enough for the cheapest in place of those that
-    follow.
+    Logarithms are measured in their deviations over the pool. Each run costs at most its share of PILOT of the budget. Where
+    too few do, half of the budget goes to as many as it affords, to FEWEST even if they cost more, but never more than the
+    budget; each leaves enough for the cheapest in place of those that follow.
     """
-    count = min(len(pool), 2 * len(pool.law.parameters))
     order = np.argsort(pool.costs, kind="stable")
-    total = np.cumsum(pool.costs[order])
-    cheap = order[: max(count, int((pool.costs <= PILOT * budget / count).sum()))]
-    left = np.inf
-    if len(cheap) == count:
+    total, left = np.cumsum(pool.costs[order]), np.inf
+    for many in RUNS_A_PARAMETER:
+        count = min(len(pool), many * len(pool.law.parameters))
+        cheap = order[: int((pool.costs <= PILOT * budget / count).sum())]
+        if len(cheap) >= count:
+            break
+    else:
         half, whole = (int((total <= share * (1 + ROUNDING)).sum()) for share in (budget / 2, budget))
         count = min(count, max(FEWEST, half), whole)
         cheap, left = order, max(budget / 2, float(pool.costs[order[:count]].sum()))
-    logs = np.column_stack([log_or_value(pool.candidates[name][cheap]) for name in pool.law.variables])
-    unit = (logs - logs.mean(axis=0)) / np.maximum(logs.std(axis=0), 1e-12)
+    logs = np.column_stack([log_or_value(pool.candidates[name]) for name in pool.law.variables])
+    unit = (logs / np.maximum(logs.std(axis=0), 1e-12))[cheap]
     costs, chosen, nearest = pool.costs[cheap], list[int](), np.full(len(cheap), np.inf)
     while len(chosen) < count:
         open_ = np.setdiff1d(np.arange(len(cheap)), chosen)
