@@ -484,6 +484,7 @@ def save_in(
     for axes in figure.axes:
         for spine in axes.spines.values():
             spine.axis = None  # else each layout checks every tick for overhang
+    begun = {axes: axes.get_position(original=True) for axes in figure.axes if axes.get_in_layout()}
     written = []
     if data is not None and "csv" in keep:
         written.append(folder / f"{name}.csv")
@@ -491,7 +492,7 @@ def save_in(
     for kind, metadata in _UNDATED.items():
         if kind in keep:
             buffer = io.BytesIO()
-            with theme(), _laid_out(figure, kind):
+            with theme(), _laid_out(figure, kind, begun):
                 figure.savefig(buffer, format=kind, metadata=metadata)
             written.append(folder / f"{name}.{kind}")
             write_atomically(written[-1], shortened(buffer.getvalue()) if kind == "svg" else buffer.getvalue())
@@ -521,8 +522,14 @@ def remove_figure(folder: Path, name: str, keep: Iterable[str] = ()) -> None:
 
 
 @contextmanager
-def _laid_out(figure: Figure, kind: Format) -> Iterator[None]:
-    """Lay out a figure by a format's text measures; savefig would draw it again for that."""
+def _laid_out(figure: Figure, kind: Format, begun: Mapping[Axes, Bbox]) -> Iterator[None]:
+    """Lay out a figure by a format's text measures; savefig would draw it again for that.
+
+    Layout starts from the positions of `begun`, so that it is the same whatever formats are written before.
+    """
+    for axes, position in begun.items():
+        axes.set_position(position)
+        axes.set_in_layout(True)
     engine = figure.get_layout_engine()
     assert engine is not None
     figure.set_dpi(mpl.rcParams["savefig.dpi"])

@@ -917,6 +917,15 @@ def test_a_file_is_drawn_once_and_holds_what_savefig_would_write(
     assert draw.call_count == 2
 
 
+def test_an_svg_is_the_same_whatever_formats_are_written_before(evidence: Evidence, tmp_path: Path) -> None:
+    """Though each layout moves the axes, and the next one begins where they are."""
+    losses = [4.15096, 4.14821, 4.15932, 4.2638]
+    data = drawable(AGAINST_FLOPS.frame(evidence))[:4].assign(loss_nats=losses, half_nats=None, unigram_entropy_nats=4.1763)
+    (alone,) = save_in(AGAINST_FLOPS.draw(data), tmp_path / "alone", "figure")
+    *_, last = save_in(AGAINST_FLOPS.draw(data), tmp_path / "last", "figure", ["png", "pdf"])
+    assert last.read_bytes() == alone.read_bytes()
+
+
 def test_the_format_csv_is_the_data_of_a_figure_and_goes_with_it(evidence: Evidence, tmp_path: Path) -> None:
     data = drawable(AGAINST_FLOPS.frame(evidence))
     files = save_in(AGAINST_FLOPS.draw(data), tmp_path, "flops", ["csv"], data)
