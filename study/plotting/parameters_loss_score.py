@@ -41,10 +41,10 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     interval = "" if trend is None or trend.low is None else f" (95% interval {trend.low:+.2f} to {trend.high:+.2f})"
     losses = pd.DataFrame([evidence.losses(cells[str(cell)]) for cell in data["cell"]], index=data.index)
     scored = data["cell"].map(shown.points.set_index("cell")["loss_nats"])
-    every_run = np.isclose(scored, losses["loss_nats"].astype(float), rtol=1e-6)
+    every_run = np.isclose(scored, of_all := losses["loss_nats"].astype(float), rtol=1e-6)
     compared = data["cell"].isin(with_comparable_losses(shown.points)["cell"])
     return data.assign(
-        loss_nats=scored.where(compared),
+        loss_nats=of_all.where(every_run, scored).where(compared),
         half_nats=losses["half_nats"].astype(float).where(every_run),
         unit=losses["unit"],
         scale="",

@@ -98,6 +98,12 @@ def test_a_question_about_scores_is_answered_with_scores(tmp_path: Path) -> None
     assert middle.xaxis_inverted(), "the loss falls to the right, so that better is up and right"
     assert left.get_xlabel() == right.get_xlabel() == "parameters"
     assert "](figures/score_against_loss.svg)" in answer.to_markdown().partition("What would change")[0]
+    first, scored = data["cell"].iloc[0], data["loss_nats"].iloc[0]
+    add_run(folder, run_config(1, 32, seed=2))
+    folder.write_ledger()
+    again = parameters_loss_score.frame(evidence_of(folder)).set_index("cell").loc[first]
+    assert again["loss_nats"] == pytest.approx(scored), "a run without a score is not in the loss beside it"
+    assert np.isnan(again["half_nats"])
 
 
 @pytest.mark.parametrize(
