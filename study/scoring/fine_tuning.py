@@ -60,19 +60,16 @@ from study.training.trainer import MetricsFile, lightning_trainer, quiet
 ROWS = 20
 """A fine-tuning logs about so many rows of metrics."""
 
-LEAST_INTERVAL = 2
-"""The fewest steps between two scores of dev: state is saved at other steps (study.training.callbacks.Checkpointer)."""
-
 
 class FineTuning(pl.LightningModule):
     """One training on a task; with `update` head the encoder is frozen, without dropout, and only the head learns.
 
-    Dev is scored after every epoch (after every second and the last, if an epoch has one step), and the best weights are kept;
-    training stops after `patience` epochs without improvement. Losses are the mean over examples (over words, or windows of
-    spans) of cross entropy, binary for each of several labels, or of squared error for numbers. With a teacher's logits
-    (`taught_NxC`, a row for each unlabelled text) `taught_epochs` of the unlabelled text come first, dev is scored as often as
-    these end, and nothing stops early. With `in_int8` the encoder learns in fp32, and is rounded and multiplied in int8 where
-    it is evaluated. Logged are `train/loss` and `downstream/<task>/<metric>`.
+    Dev is scored after every epoch, and the best weights are kept; training stops after `patience` epochs without improvement.
+    Losses are the mean over examples (over words, or windows of spans) of cross entropy, binary for each of several labels, or
+    of squared error for numbers. With a teacher's logits (`taught_NxC`, a row for each unlabelled text) `taught_epochs` of the
+    unlabelled text come first, dev is scored as often as these end, and nothing stops early. With `in_int8` the encoder learns
+    in fp32, and is rounded and multiplied in int8 where it is evaluated. Logged are `train/loss` and
+    `downstream/<task>/<metric>`.
     """
 
     def __init__(
@@ -198,18 +195,12 @@ class FineTuning(pl.LightningModule):
             encoder.load_state_dict(rounded(self._exact, "int8"))
             multiply_in_int8(encoder)
 
-    def on_validation_end(self) -> None:
-        """Restore the weights from before they were rounded."""
-        if self.in_int8:
-            multiply_in_fp32(self.model.encoder)
-            self.model.encoder.load_state_dict(self._exact)
-
     def validation_step(self, batch: TaskBatch, batch_idx: int) -> None:
         """Keep the logits of some dev inputs."""
         self._logits += split_logits(self(batch), batch, self.data.splits["dev"])
 
     def on_validation_epoch_end(self) -> None:
-        """Score dev, keep the best weights, and stop once patience is exhausted."""
+        """Score dev, keep the best weights, undo their rounding, and stop once patience is exhausted."""
         scores = measure(self.data.task, "dev", self._predictions("dev", self.in_order("dev", self._logits)))
         epoch, dev = self.steps_done // self.steps_per_epoch, scores[self.config.metric]
         self.validated_step = self.steps_done
@@ -219,6 +210,9 @@ class FineTuning(pl.LightningModule):
             self.best = {"dev": dev, "epoch": epoch, "scores": scores, "weights": weights}
         elif self.taught_NxC is None and epoch - self.best["epoch"] >= self.config.knobs.patience:
             self.trainer.should_stop = True
+        if self.in_int8:
+            multiply_in_fp32(self.model.encoder)
+            self.model.encoder.load_state_dict(self._exact)
         self._resumed = time.perf_counter()
 
     def predict_test(self, precision: Precision) -> list[Any]:
@@ -414,7 +408,7 @@ def _trained(scoring: ScoreAttempt, data: TaskInputs, taught_NxC: Tensor | None)
         plugins=[DurableCheckpointIO(scoring.check)],
         devices=1,
         max_steps=module.steps,
-        val_check_interval=max(LEAST_INTERVAL, module.steps_per_epoch),
+        val_check_interval=module.steps_per_epoch,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         logger=metrics,

@@ -69,7 +69,7 @@ def _learnt_from(train: Inputs) -> Inputs:
     """Return the inputs that a probe learns from, so that no others are encoded and kept."""
     order = fixed_permutation(len(train))
     rows = np.ones(len(train), np.int64) if train.word_places is None else train.word_places.lengths
-    return train.take(order[np.cumsum(rows[order]) <= MOST_ROWS])
+    return train.take(np.sort(order[np.cumsum(rows[order]) <= MOST_ROWS]))
 
 
 def _with_last_layers(
@@ -91,9 +91,10 @@ def _best_strength(
     """Return the best strength on dev, with every metric there and predictions for test."""
     mean, deviation = features["train"].mean(0), features["train"].std(0) + 1e-6
     scaled = {split: (values - mean) / deviation for split, values in features.items()}
-    targets, tried = _targets(data), []
+    targets = _targets(data)
+    order, tried = fixed_permutation(len(targets)), []
     for strength in STRENGTHS:
-        fitted = _fitted(data, scaled["train"], targets, strength)
+        fitted = _fitted(data, scaled["train"][order], targets[order], strength)
         dev = measure(data.task, "dev", _predicted(data, "dev", fitted, scaled["dev"]))
         tried.append((strength, dev, fitted))
     strength, dev, fitted = max(tried, key=lambda trial: trial[1][config.metric])

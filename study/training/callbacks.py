@@ -19,6 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.trainer.states import TrainerFn
 
 from study.base.durable_files import retry_write
 from study.config.run_config import RunConfig
@@ -61,8 +62,8 @@ class Checkpointer(pl.Callback):
 
     By default a young attempt saves more often, so that a repeatedly killed run progresses, and large checkpoints are rarer, to
     take at most SHARE of the time. A step before a validation is no boundary: the state is saved one step later, so that a
-    resumed run validates at the usual steps. A non-finite state is never saved. Checkpoints store the precision and the
-    number of threads, which a resumed run keeps.
+    resumed run validates at the usual steps; where every step is validated, after its validation. A non-finite state is never
+    saved. Checkpoints store the precision and the number of threads, which a resumed run keeps.
     """
 
     def __init__(self, folder: Path, stop: StopSignal, every_seconds: float | None) -> None:
@@ -91,9 +92,17 @@ class Checkpointer(pl.Callback):
         """Save if a checkpoint is due."""
         assert isinstance(pl_module, LogsRows)
         pl_module.log_due_row()
+        self._save_if_due(trainer, pl_module, at_boundary=not _validates_after(trainer))
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Save if a checkpoint is due and every step is validated."""
+        if trainer.state.fn == TrainerFn.FITTING and trainer.val_check_batch == 1:
+            self._save_if_due(trainer, pl_module, at_boundary=True)
+
+    def _save_if_due(self, trainer: pl.Trainer, pl_module: pl.LightningModule, at_boundary: bool) -> None:
         stopping, due = self._agreed(trainer)
-        at_end = trainer.global_step >= trainer.max_steps
-        if at_end or not (stopping or due) or _validates_after(trainer):
+        at_end = trainer.global_step >= trainer.max_steps or trainer.should_stop
+        if at_end or not (stopping or due) or not at_boundary:
             return
         refuse_infinite_weights(trainer, pl_module)
         for logger in trainer.loggers:
