@@ -122,6 +122,10 @@ class CellResult:
         rows = [self.seeds.index(seed) for seed in seeds]
         return replace(self, runs=tuple(self.runs[row] for row in rows), seeds=tuple(seeds), losses=self.losses[rows])
 
+    def among(self, runs: Collection[str]) -> CellResult:
+        """Return the cell restricted to its runs among these, whole without any."""
+        return self.at([seed for run, seed in zip(self.runs, self.seeds, strict=True) if run in runs] or self.seeds)
+
     @property
     def loss_nats(self) -> float | None:
         """Mean validation loss over seeds, nats per masked token."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,7 +13,7 @@ from study.evidence.evidence import Evidence
 from study.evidence.ledgers import COUNTS
 from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles
-from study.plotting.score_panels import best_score, measured
+from study.plotting.score_panels import best_score, measured, scored_cells
 from study.plotting.style import in_unit, legend_below, log_ticks, loss_axis, style, theme, title_above, wide_figure
 
 _COUNT = "parameters"
@@ -24,8 +23,7 @@ _POINT: dict[str, Any] = {"linestyle": "none", "markersize": 5}
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row per scored encoder: `parameters`, the mean loss and score of its scored runs, with half the 95% interval of each.
 
-    An encoder of which only some runs are scored has no interval of its loss. Of encoders whose losses do not compare, those of
-    masked words have one (study.evidence.downstream.with_comparable_losses).
+    Where losses do not compare, only those of masked words are given (study.evidence.downstream.with_comparable_losses).
     The score is the average over tasks or the only task's; empty if there is neither.
     """
     data = measured(evidence, _COUNT)
@@ -34,18 +32,16 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     shown = evidence.downstream.all[-1]
     if evidence.downstream.average is None and len(evidence.downstream.tasks) > 1:
         return pd.DataFrame()
-    cells = {cell.name: cell for cell in evidence.cells}
     data = data[data["task"] == shown.task].rename(columns={"x": _COUNT})
     trend = shown.trend
     correlation = "" if trend is None else f"Rank correlation of score and falling loss: {trend.correlation:+.2f}"
     interval = "" if trend is None or trend.low is None else f" (95% interval {trend.low:+.2f} to {trend.high:+.2f})"
-    losses = pd.DataFrame([evidence.losses(cells[str(cell)]) for cell in data["cell"]], index=data.index)
-    scored = data["cell"].map(shown.points.set_index("cell")["loss_nats"])
-    every_run = np.isclose(scored, of_all := losses["loss_nats"].astype(float), rtol=1e-6)
+    scored = scored_cells(evidence, shown)
+    losses = pd.DataFrame([evidence.losses(scored[str(cell)]) for cell in data["cell"]], index=data.index)
     compared = data["cell"].isin(with_comparable_losses(shown.points)["cell"])
     return data.assign(
-        loss_nats=of_all.where(every_run, scored).where(compared),
-        half_nats=losses["half_nats"].astype(float).where(every_run),
+        loss_nats=losses["loss_nats"].where(compared),
+        half_nats=losses["half_nats"].astype(float),
         unit=losses["unit"],
         scale="",
         finding=f"{correlation}{interval}",

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from study.evidence.cells import scales_of
 from study.evidence.downstream import TaskScores, with_comparable_losses
 from study.evidence.evidence import Evidence
-from study.plotting.score_panels import best_score, drawn, measured, panel_of, rising_scores
+from study.plotting.score_panels import best_score, drawn, measured, panel_of, rising_scores, scored_cells
 from study.plotting.style import loss_axis
 
 _POINTS = 60
@@ -33,7 +33,9 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     scales, per_token = data["cell"].map(evidence.scales), data["cell"].map(scales_of(evidence.cells, per_token=True))
     if scales.nunique() > 1:
         data = data.assign(panel=data["panel"] + "\n" + scales)
-    data = data.assign(x=data["cell"].map({name: cell.loss_in_unit for name, cell in cells.items()}), scale=scales)
+    scored = {task.task: scored_cells(evidence, task) for task in evidence.downstream.all}
+    losses = [scored[task][cell].loss_in_unit for task, cell in zip(data["task"], data["cell"], strict=True)]
+    data = data.assign(x=losses, scale=scales)
     data = data.assign(unit=data["cell"].map({name: cell.unit for name, cell in cells.items()}))
     laws = [_law(task) for task in evidence.downstream.all] if per_token.nunique() == 1 else []
     return pd.concat([data, *laws], ignore_index=True)

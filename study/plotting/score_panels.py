@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from study.base.quantities import budget_words, plural
+from study.evidence.cells import CellResult
 from study.evidence.downstream import AVERAGE, TaskScores
 from study.evidence.evidence import Evidence
 from study.plotting.hover import explain
@@ -34,7 +35,7 @@ WIDTH = 2.1
 
 
 def measured(evidence: Evidence, x: str) -> pd.DataFrame:
-    """One row per encoder and task, the average last: the score against the loss or a ledger count.
+    """One row per encoder and task, the average last: the score against the loss of its scored runs or a ledger count.
 
     `half` is half the 95% interval of the score `over` seeds (of pre-training or fine-tuning) and examples, or over examples if
     no encoder has two seeds. `forecast` marks encoders forecast from the others, and `budget` names the training, in order of
@@ -70,6 +71,12 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
         for task in evidence.downstream.all
     ]
     return pd.concat([cells.merge(part, on="cell") for part in parts], ignore_index=True)
+
+
+def scored_cells(evidence: Evidence, task: TaskScores) -> dict[str, CellResult]:
+    """Return the cells of a task's points by name, each restricted to its scored runs."""
+    runs = dict(zip(task.points["cell"], task.points["runs"], strict=True))
+    return {cell.name: cell.among(runs[cell.name]) for cell in evidence.cells if cell.name in runs}
 
 
 def panel_of(task: TaskScores) -> str:

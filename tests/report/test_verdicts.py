@@ -16,7 +16,7 @@ from study.config.run_config import RunConfig
 from study.evidence.comparisons import METHOD
 from study.evidence.downstream import FREE_FROM
 from study.evidence.evidence import Evidence, gather
-from study.plotting import parameters_loss_score
+from study.plotting import parameters_loss_score, score_against_loss
 from study.report import verdicts
 from study.report.answer import METHOD_PAGE, Answer
 from study.report.notebooks import scrolling_tables
@@ -101,9 +101,11 @@ def test_a_question_about_scores_is_answered_with_scores(tmp_path: Path) -> None
     first, scored = data["cell"].iloc[0], data["loss_nats"].iloc[0]
     add_run(folder, run_config(1, 32, seed=2))
     folder.write_ledger()
-    again = parameters_loss_score.frame(evidence_of(folder)).set_index("cell").loc[first]
-    assert again["loss_nats"] == pytest.approx(scored), "a run without a score is not in the loss beside it"
-    assert np.isnan(again["half_nats"])
+    evidence = evidence_of(folder)
+    again = parameters_loss_score.frame(evidence).set_index("cell").loc[first]
+    assert again["loss_nats"] == scored, "a run without a score is not in the loss beside it"
+    against = score_against_loss.frame(evidence)
+    assert set(against.loc[against["cell"] == first, "x"]) == {scored}
 
 
 @pytest.mark.parametrize(
