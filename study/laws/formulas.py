@@ -516,9 +516,7 @@ class _FormulaSurface(CurvedSurface):
         low, high = (float(bound[index]) for bound in self.bounds)
         if name in dict(self.law.ranges):
             return np.asarray(low * (high / low) ** unit if low > 0 else low + (high - low) * unit)
-        if name in self.law.inner_coefficients:
-            return np.asarray(10 ** (2 * unit - 1))
-        if name in self.law.exponents:
+        if name in self.law.exponents and name not in self.law.inner_coefficients:
             power = next(power for power in self.law.powers if name in _names(power.node.right))
             bases = np.abs(self._base(power.node.left))
             spread = float(np.std(np.log(bases[bases > 0])))
@@ -529,7 +527,8 @@ class _FormulaSurface(CurvedSurface):
         if (variable := self.law.added_to(name)) is not None and (self.columns[variable] > 0).all():
             low, high = self.columns[variable].min(), self.columns[variable].max()
             return np.asarray(low * (high / low) ** unit / self.units[index])
-        size = float(np.median(np.abs(scale_of(response)))) if name in self.law.coefficients else 1.0
+        of_response = name in self.law.coefficients and name not in self.law.inner_coefficients
+        size = float(np.median(np.abs(scale_of(response)))) if of_response else 1.0
         return np.asarray(size * 10 ** (2 * unit - 1))
 
     def _projected(self, theta: Floats, response: Floats) -> Floats:

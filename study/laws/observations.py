@@ -53,7 +53,7 @@ FEWEST_CHECKPOINTS = 4
 """The fewest rows per size that can show even spacing."""
 
 _OF_ONE_RUN = frozenset(("seed", "seeds", "randomseed", "randomstate", "rngseed", *SYNONYMS["run"].split()))
-"""The normalised names of columns that tell runs of one setting apart."""
+"""The normalised names of columns that distinguish runs of one setting."""
 
 _MOST_VALUES = 100
 _OTHERWISE = "--cluster names the groups"

@@ -18,7 +18,7 @@ from study.plotting.style import log_locators, log_ticks, style, theme, ticks_in
 _STATES = {
     "open": "Goal not yet met",
     "met": "Goal met",
-    "spent": "Goal not met for what could be spent",
+    "spent": "Goal missed within the budget",
     "unreachable": "Goal given up",
 }
 
@@ -79,8 +79,8 @@ def draw(data: pd.DataFrame) -> Figure:
         spent = data.loc[data["kind"] != "look", "spent_flops"].sum()
         runs = plural(int((data["kind"] != "look").sum()), "run")
         note = f"{runs} for {compact_flops(spent)} of {compact_flops(first['limit'])} FLOPs; later runs are lighter"
-        reached = "" if looks.empty else f", ± {_half(looks['half'].iloc[-1], looks)} reached"
-        title_above(figure, f"{_STATES[first['state']]}: ± {_half(first['wanted'], data)} wanted{reached}", note)
+        reached = "" if looks.empty else f"± {_half(looks['half'].iloc[-1], looks)} reached, "
+        title_above(figure, f"{_STATES[first['state']]}: {reached}± {_half(first['wanted'], data)} wanted", note)
     return figure
 
 

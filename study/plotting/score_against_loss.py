@@ -35,7 +35,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
         data = data.assign(panel=data["panel"] + "\n" + scales)
     scored = {task.task: scored_cells(evidence, task) for task in evidence.downstream.all}
     losses = [scored[task][cell].loss_in_unit for task, cell in zip(data["task"], data["cell"], strict=True)]
-    data = data.assign(x=losses, scale=scales)
+    data = data.assign(x=np.array(losses, dtype=float), scale=scales)
     data = data.assign(unit=data["cell"].map({name: cell.unit for name, cell in cells.items()}))
     laws = [_law(task) for task in evidence.downstream.all] if per_token.nunique() == 1 else []
     return pd.concat([data, *laws], ignore_index=True)

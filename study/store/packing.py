@@ -79,10 +79,10 @@ def unpack(folder: SweepFolder) -> int:
     or the pack is damaged.
     """
     with sweep_lock(folder.launching), sweep_lock(folder.scoring):
-        begun = is_there(folder.path / PACKED)
+        written = is_there(folder.path / PACKED / _OLD)
         _tidy(folder)
         if (packed := folder.packed) is None:
-            if begun:
+            if written:
                 return len(folder.runs())
             raise InputError.at(str(folder.path), "is not packed")
         names = [name for name in packed if not is_there(folder.runs_folder / name)]

@@ -157,7 +157,8 @@ class Clock(pl.Callback):
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self._before, self._started = 0.0, time.perf_counter()
-        self._starts_before, self._start, self._earlier = 0.0, 0.0, 0
+        self._starts_before, self._start = 0.0, 0.0
+        self._earlier: int | None = 0
 
     @property
     def seconds(self) -> float:
@@ -170,9 +171,9 @@ class Clock(pl.Callback):
         return self._starts_before + self._start
 
     @property
-    def starts(self) -> int:
-        """The number of these starts."""
-        return self._earlier + (self._start > 0)
+    def starts(self) -> int | None:
+        """The number of these starts; None after a checkpoint of an earlier version."""
+        return None if self._earlier is None else self._earlier + (self._start > 0)
 
     def on_train_batch_end(self, *_: Any) -> None:
         """End the start with the first step."""
@@ -187,7 +188,7 @@ class Clock(pl.Callback):
         """Add the seconds of earlier attempts."""
         if state_dict.get("run_id", self.run_id) == self.run_id:
             self._before, self._starts_before = state_dict["seconds"], state_dict.get("start_seconds", 0.0)
-            self._earlier = state_dict.get("starts", 1)
+            self._earlier = state_dict.get("starts")
 
 
 class Pruned(Exception):

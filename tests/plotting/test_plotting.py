@@ -853,7 +853,7 @@ def test_the_path_to_a_goal_shows_its_looks_runs_and_target(style: StyleName) ->
         drawn = path_to_goal.draw(data)
         FigureCanvasAgg(drawn).draw()  # type: ignore[no-untyped-call]
     left, right = drawn.axes
-    assert " ".join(title_of(drawn).split()).startswith("Goal met: ± 2% wanted, ± ")
+    assert " ".join(title_of(drawn).split()).startswith("Goal met: ± 1.50% reached, ± 2% wanted")
     assert len(right.collections) == 2
     assert right.get_xlim()[1] > 4e5
     assert left.get_yscale() == "log"
