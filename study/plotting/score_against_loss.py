@@ -68,4 +68,6 @@ def _finish(panel: Axes, rows: pd.DataFrame) -> None:
     law = rows[rows["kind"] == "law"]
     if not law.empty:
         panel.plot(law["x"], law["score"], color=_LAW, linewidth=1.4, zorder=3)
+        of_points = panel.get_ylim()
         panel.fill_between(law["x"], law["low"], law["high"], color=_LAW, alpha=0.15, linewidth=0, zorder=0)
+        panel.set_ylim(of_points)  # the interval of a law that is hardly determined would flatten them
