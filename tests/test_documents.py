@@ -259,6 +259,7 @@ def test_the_python_of_the_documentation_runs(tmp_path: Path) -> None:
     words, draw = " ".join(document.read_text() for document in DOCUMENTS).split(), random.Random(0)
     (tmp_path / "my_text.txt").write_text("\n\n".join(" ".join(draw.choices(words, k=60)) for _ in range(800)))
     environment = os.environ | {"PYTHONPATH": str(ROOT), "WANDB_MODE": "offline"}
+    environment.pop("WANDB_SERVICE", None)  # that of earlier tests writes where they began
     (tmp_path / "script.py").write_text("\n".join(python_blocks()))
     done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
