@@ -266,3 +266,18 @@ def test_the_python_of_the_documentation_runs(tmp_path: Path) -> None:
     assert done.stdout.count("COMPLETED") == 1
     assert "loss_nats" in done.stdout
     assert (tmp_path / "results" / "seeds" / "answer.md").is_file()
+
+
+def test_the_tables_of_designs_are_those_that_were_measured() -> None:
+    measured = json.loads((ROOT / "results" / "bench" / "design.json").read_text())
+    page = (ROOT / "docs" / "design.md").read_text().split("## How well it does")[1]
+    by_task = {(row["task"], row["method"]): row["r2"] for row in measured["designs"]}
+    plain = ("random", "cheapest", "d-optimal", "v-optimal")
+    for task in dict.fromkeys(task for task, _ in by_task):
+        best = [max(at_share) for at_share in zip(*(by_task[task, method] for method in plain), strict=True)]
+        shown = [" / ".join(f"{r2:.2f}" for r2 in each) for each in (by_task[task, "error"], best, by_task[task, "all"][-1:])]
+        assert f"| {task} | {' | '.join(shown)} |" in page
+    names = {"error": "this design", "d-optimal": "D-optimal", "v-optimal": "V-optimal", "all": "all runs"}
+    for row in measured["replay"]:
+        shown = [" / ".join(f"{error:.2%}".rstrip("%") for error in row[which]) + "%" for which in ("error", "in_turn")]
+        assert f"| {names.get(row['method'], row['method'])} | {' | '.join(shown)} |" in page
