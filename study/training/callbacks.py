@@ -95,13 +95,13 @@ class Checkpointer(pl.Callback):
         self._save_if_due(trainer, pl_module, at_boundary=not _validates_after(trainer))
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save if a checkpoint is due and every step is validated."""
-        if trainer.state.fn == TrainerFn.FITTING and trainer.val_check_batch == 1:
+        """Save if a checkpoint is due, every step is validated and this was not the last."""
+        if trainer.state.fn == TrainerFn.FITTING and trainer.val_check_batch == 1 and not trainer.should_stop:
             self._save_if_due(trainer, pl_module, at_boundary=True)
 
     def _save_if_due(self, trainer: pl.Trainer, pl_module: pl.LightningModule, at_boundary: bool) -> None:
         stopping, due = self._agreed(trainer)
-        at_end = trainer.global_step >= trainer.max_steps or trainer.should_stop
+        at_end = trainer.global_step >= trainer.max_steps
         if at_end or not (stopping or due) or not at_boundary:
             return
         refuse_infinite_weights(trainer, pl_module)
