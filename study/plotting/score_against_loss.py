@@ -29,14 +29,13 @@ def frame(evidence: Evidence) -> pd.DataFrame:
         return data
     comparable = {cell for task in evidence.downstream.all for cell in with_comparable_losses(task.points)["cell"]}
     data = data[data["cell"].isin(comparable)]
-    cells = {cell.name: cell for cell in evidence.cells}
     scales, per_token = data["cell"].map(evidence.scales), data["cell"].map(scales_of(evidence.cells, per_token=True))
     if scales.nunique() > 1:
         data = data.assign(panel=data["panel"] + "\n" + scales)
     scored = {task.task: scored_cells(evidence, task) for task in evidence.downstream.all}
-    losses = [scored[task][cell].loss_in_unit for task, cell in zip(data["task"], data["cell"], strict=True)]
-    data = data.assign(x=np.array(losses, dtype=float), scale=scales)
-    data = data.assign(unit=data["cell"].map({name: cell.unit for name, cell in cells.items()}))
+    cells = [scored[task][cell] for task, cell in zip(data["task"], data["cell"], strict=True)]
+    losses = np.array([cell.loss_in_unit for cell in cells], dtype=float)
+    data = data.assign(x=losses, scale=scales, unit=[cell.unit for cell in cells])
     laws = [_law(task) for task in evidence.downstream.all] if per_token.nunique() == 1 else []
     return pd.concat([data, *laws], ignore_index=True)
 

@@ -91,10 +91,10 @@ def _best_strength(
     """Return the best strength on dev, with every metric there and predictions for test."""
     mean, deviation = features["train"].mean(0), features["train"].std(0) + 1e-6
     scaled = {split: (values - mean) / deviation for split, values in features.items()}
-    targets = _targets(data)
-    order, tried = fixed_permutation(len(targets)), []
+    order = fixed_permutation(len(scaled["train"]))
+    learnt, targets, tried = scaled["train"][order], _targets(data)[order], []
     for strength in STRENGTHS:
-        fitted = _fitted(data, scaled["train"][order], targets[order], strength)
+        fitted = _fitted(data, learnt, targets, strength)
         dev = measure(data.task, "dev", _predicted(data, "dev", fitted, scaled["dev"]))
         tried.append((strength, dev, fitted))
     strength, dev, fitted = max(tried, key=lambda trial: trial[1][config.metric])

@@ -92,17 +92,18 @@ class Checkpointer(pl.Callback):
         """Save if a checkpoint is due."""
         assert isinstance(pl_module, LogsRows)
         pl_module.log_due_row()
-        self._save_if_due(trainer, pl_module, at_boundary=not _validates_after(trainer))
+        if not _validates_after(trainer):
+            self._save_if_due(trainer, pl_module)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save if a checkpoint is due, every step is validated and this was not the last."""
         if trainer.state.fn == TrainerFn.FITTING and trainer.val_check_batch == 1 and not trainer.should_stop:
-            self._save_if_due(trainer, pl_module, at_boundary=True)
+            self._save_if_due(trainer, pl_module)
 
-    def _save_if_due(self, trainer: pl.Trainer, pl_module: pl.LightningModule, at_boundary: bool) -> None:
+    def _save_if_due(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         stopping, due = self._agreed(trainer)
         at_end = trainer.global_step >= trainer.max_steps
-        if at_end or not (stopping or due) or not at_boundary:
+        if at_end or not (stopping or due):
             return
         refuse_infinite_weights(trainer, pl_module)
         for logger in trainer.loggers:
