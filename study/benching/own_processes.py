@@ -10,6 +10,7 @@ import importlib
 import multiprocessing
 import os
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -209,8 +210,20 @@ def in_own_process(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) 
     """Call a function in a new process without output; returns its result or raises its exception."""
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
         spawn: Any = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, mp_context=spawn, initializer=log_into, initargs=(Path(folder) / "log",)) as pool:
+        with ProcessPoolExecutor(1, mp_context=spawn, initializer=_begin, initargs=(Path(folder) / "log",)) as pool:
             return pool.submit(function, *args, **kwargs).result()
+
+
+def _begin(log: Path) -> None:
+    """Send all output into a file, and end with the parent, which may be killed."""
+    log_into(log)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 @contextmanager

@@ -139,12 +139,13 @@ LEGENDS = {
     "over servers that have read nothing yet. The first text and the table count from the opening of their pages, the sort up "
     "to the frame after it.",
     "time-to-loss": "Theirs: BertConfig of the shape, Trainer with its defaults, the collator of run_mlm, the best of three "
-    "learning rates, one schedule over the tokens. Ours: budgets that grow by a factor of 1.41, each with its own schedule and "
-    "at the best of three learning rates, up to the first that ends at their loss. Text, tokeniser, batch, dropout, and the "
-    "validation with its masks are the same; by default, theirs trains in fp32 on a CPU, as Trainer does. Seconds are those of "
-    "training alone, without the search for rates or our budget: steps times the median seconds of a step over rounds in which "
-    "the sides alternate. Faster is the median over rounds, with its 95% interval in brackets (the range, for fewer than six); "
-    "older rows without it have the seconds of the trainings themselves.",
+    "learning rates or more (while the best is the least or the greatest), one schedule over the tokens. Ours: budgets that "
+    "grow by a factor of 1.41, each with its own schedule and at the best of as many rates, up to the first that ends at "
+    "their loss, and two between it and the one before. Text, tokeniser, dropout, and the validation with its masks are the "
+    "same, and so is the batch unless the name says otherwise; by default, theirs trains in fp32 on a CPU, as Trainer does. "
+    "Seconds are those of training alone, without the search for rates or our budget: steps times the median seconds of a "
+    "step over rounds in which the sides alternate. Faster is the median over rounds, with its 95% interval in brackets (the "
+    "range, for fewer than six); older rows without it have the seconds of the trainings themselves.",
 }
 
 
@@ -212,19 +213,22 @@ def time_to_loss_cells(row: Row) -> dict[str, str]:
     if row["error"] is not None:
         return {"ours": row["what"], "their loss": row["error"]}
     reached = row["our_tokens"] is not None
+    above = "diverged" if row["our_loss"] is None else f"{row['our_loss']:.3f}"
     return {
         "ours": row["variant"],
         "shape": row["shape"],
         "vocabulary": f"{row['vocabulary']:,}",
         "their dtype": row.get("their_dtype", row["dtype"]),
         "our dtype": row["dtype"],
+        "their batch": f"{row.get('their_batch', row['batch'])} x {row['sequence_length']}",
+        "our batch": f"{row['batch']} x {row['sequence_length']}",
         "seed": str(row["seed"]),
         "their loss": f"{row['their_loss']:.3f}",
         "their rate": f"{row['their_rate']:g}",
         "their tokens": count_text(row["tokens"]),
         "their seconds": written(row["their_seconds"], "s"),
         "our rate": f"{row['our_rate']:g}",
-        "our tokens": count_text(row["our_tokens"]) if reached else f"not reached ({row['our_loss']:.3f})",
+        "our tokens": count_text(row["our_tokens"]) if reached else f"not reached ({above})",
         "our seconds": written(row["our_seconds"], "s") if reached else "–",
         "fewer tokens": f"x {row['fewer_tokens']:.1f}" if reached else "–",
         "faster": f"x {_with_interval(row['faster'], row.get('faster_interval'), 1)}" if reached else "–",

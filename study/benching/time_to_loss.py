@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing.connection import Connection
@@ -50,23 +50,42 @@ EVALUATIONS = 12
 EVALUATION_SEQUENCES = 64
 """Sequences per validation batch."""
 
+
+class Variant(NamedTuple):
+    """What ours changes in the configuration of a race, and its sequences per step, run_mlm's by default."""
+
+    changes: Mapping[str, Any] = {}
+    batch: int | None = None
+
+    def case(self, case: Case) -> Case:
+        """Return the variant's case."""
+        return replace(case, batch=self.batch or case.batch)
+
+
+SMALL_BATCH = 8
+"""Sequences per step of the variant in small batches, as many as Trainer's default."""
+
 VARIANTS = {
-    "modern": PRESETS["modern"],
-    "modern recipe, BERT's architecture": {"recipe": PRESETS["modern"]["recipe"]},
+    "modern": Variant(PRESETS["modern"]),
+    "modern recipe, BERT's architecture": Variant({"recipe": PRESETS["modern"]["recipe"]}),
+    f"modern, {SMALL_BATCH} sequences a step": Variant(PRESETS["modern"], SMALL_BATCH),
 }
-"""Our variants; the second shows the recipe's part of the gain."""
+"""Our variants; the second shows the recipe's part of the gain, the third what smaller batches add."""
 
 RUN_MLM = "run_mlm"
 """Their side's name."""
 
 THEIR_RATES = (1e-3, 2e-3, 4e-3)
-"""The learning rates of run_mlm; the first seed tries all, the others use the best."""
+"""The learning rates of run_mlm; the first seed tries all, and more while the best is the least or the greatest."""
 
 OUR_RATES = (4e-3, 8e-3, 1.6e-2)
-"""The learning rates of ours, tried alike; the first is the preset's."""
+"""The learning rates of ours, tried alike; the first is the preset's. Other seeds use the first seed's best."""
 
 SMALLEST_BUDGET, GROWTH = 1 / 64, math.sqrt(2)
 """Our smallest budget as a share of theirs, and the ratio of successive budgets."""
+
+HALVINGS = 2
+"""How often the gap is halved, in log tokens, between the last budget above their loss and the first at it."""
 
 
 class LossPoint(NamedTuple):
@@ -90,6 +109,11 @@ class RaceEntry:
     rate: float
     seed: int
 
+    @property
+    def tokens(self) -> int:
+        """Its budget."""
+        return self.steps * self.case.batch_tokens
+
     @cached_property
     def config(self) -> RunConfig:
         """The configuration of the run; for run_mlm, of what it shares with ours."""
@@ -100,7 +124,7 @@ class RaceEntry:
     @property
     def changes(self) -> dict[str, Any]:
         """What the side at its learning rate changes in the configuration."""
-        return deep_merge(VARIANTS.get(self.side, {}), {"recipe": {"learning_rate": self.rate}})
+        return deep_merge(VARIANTS.get(self.side, Variant()).changes, {"recipe": {"learning_rate": self.rate}})
 
     def described(self) -> dict[str, Any]:
         """Return all that decides its losses, as in JSON."""
@@ -109,7 +133,7 @@ class RaceEntry:
 
 
 class Finished(NamedTuple):
-    """An entry with its validations."""
+    """An entry with its validations, none if it diverged."""
 
     entry: RaceEntry
     curve: Curve
@@ -117,7 +141,7 @@ class Finished(NamedTuple):
     @property
     def loss(self) -> float:
         """The loss at the end."""
-        return self.curve[-1].loss
+        return self.curve[-1].loss if self.curve else math.inf
 
 
 def data_of(case: Case) -> DataConfig:
@@ -138,13 +162,16 @@ def finished(entry: RaceEntry, folder: Path) -> Finished:
 
 
 def train(entry: RaceEntry) -> Curve:
-    """Train to the end and return the validations."""
+    """Train to the end and return the validations, none if a loss is not finite."""
     if entry.side == RUN_MLM:
         theirs = _TheirValidations(entry)
         fit_theirs(entry, theirs)
-        return theirs.curve
+        return theirs.curve if all(math.isfinite(point.loss) for point in theirs.curve) else []
     ours = OurValidations()
-    fit_ours(entry, ours)
+    try:
+        fit_ours(entry, ours)
+    except FloatingPointError:
+        return []
     return ours.curve
 
 
@@ -240,18 +267,37 @@ def budgets(steps: int) -> Iterator[int]:
 
 
 def race(theirs: Finished, case: Case, variant: str, rates: Sequence[float], folder: Path) -> list[Finished]:
-    """Train at increasing budgets until one ends at or below their loss; return each at its best rate."""
-    best: list[Finished] = []
-    for steps in budgets(theirs.entry.steps):
-        entry = replace(theirs.entry, side=variant, case=case, steps=steps)
-        best.append(_best(entry, rates, folder))
-        if best[-1].loss <= theirs.loss:
+    """Train at increasing budgets until one ends at or below their loss, then between it and the one before (HALVINGS).
+
+    Returns the budgets above their loss and the first that is not, if any; each is at its best rate, those between at that of
+    the first found.
+    """
+    above: list[Finished] = []
+    for steps in budgets(theirs.entry.tokens // case.batch_tokens):
+        best = _best(replace(theirs.entry, side=variant, case=case, steps=steps), rates, folder)
+        if best.loss <= theirs.loss:
+            return _narrowed(above, best, theirs.loss, folder)
+        above.append(best)
+    return above
+
+
+def _narrowed(above: Sequence[Finished], reached: Finished, loss: float, folder: Path) -> list[Finished]:
+    for _ in range(HALVINGS if above else 0):
+        steps = round(math.sqrt(above[-1].entry.steps * reached.entry.steps))
+        if steps in (above[-1].entry.steps, reached.entry.steps):
             break
-    return best
+        between = finished(replace(reached.entry, steps=steps), folder)
+        above, reached = (above, between) if between.loss <= loss else ([*above, between], reached)
+    return [*above, reached]
 
 
 def _best(entry: RaceEntry, rates: Sequence[float], folder: Path) -> Finished:
-    return min((finished(replace(entry, rate=rate), folder) for rate in rates), key=lambda each: each.loss)
+    """Return the training at the best of `rates`; of several, halve the least and double the greatest while it is the best."""
+    tried = {rate: finished(replace(entry, rate=rate), folder) for rate in rates}
+    while (best := min(tried, key=lambda rate: tried[rate].loss)) in (least := min(tried), max(tried)) and len(tried) > 1:
+        beyond = best / 2 if best == least else best * 2
+        tried[beyond] = finished(replace(entry, rate=beyond), folder)
+    return tried[best]
 
 
 def step_seconds(entries: Sequence[RaceEntry], rounds: int) -> list[list[float]]:
@@ -275,7 +321,7 @@ def time_to_loss_row(
 ) -> Row:
     """Return a row; our tokens and seconds are None if no budget reaches their loss.
 
-    `faster` is fewer_tokens times the ratio of the seconds of a step, the median over rounds with its interval
+    `faster` is the ratio of steps times that of the seconds of a step, the median over rounds with its interval
     (`median_interval`).
     """
     their, our = theirs.entry, ours[-1].entry
@@ -290,24 +336,25 @@ def time_to_loss_row(
         "seed": our.seed,
         "their_dtype": their.case.dtype,
         "dtype": our.case.dtype,
+        "their_batch": their.case.batch,
         "batch": our.case.batch,
         "sequence_length": our.case.sequence_length,
         "dropout": our.case.dropout,
-        "tokens": theirs.curve[-1].tokens,
+        "tokens": their.tokens,
         "their_rate": their.rate,
         "their_loss": theirs.loss,
         "their_seconds": their.steps * their_seconds,
         "our_rate": our.rate,
-        "our_loss": ours[-1].loss,
-        "our_tokens": ours[-1].curve[-1].tokens if reached else None,
+        "our_loss": ours[-1].loss if ours[-1].curve else None,
+        "our_tokens": our.tokens if reached else None,
         "our_seconds": our.steps * our_seconds if reached else None,
-        "fewer_tokens": their.steps / our.steps if reached else None,
+        "fewer_tokens": their.tokens / our.tokens if reached else None,
         "faster": median(faster) if reached else None,
         "faster_interval": list(median_interval(faster)) if reached else None,
         "rounds": len(faster),
         "their_curve": _timed(theirs, their_seconds),
         "our_curve": _timed(ours[-1], our_seconds),
-        "our_budgets": [[each.curve[-1].tokens, each.loss] for each in ours],
+        "our_budgets": [[each.entry.tokens, each.loss] for each in ours if each.curve],
         "error": None,
     }
 
@@ -323,14 +370,17 @@ def measure_time_to_loss(
     """Race every variant against run_mlm for every race and seed; trainings that end are kept in `folder`."""
     for case, our_case in races:
         data, steps = data_of(case), max(1, tokens // case.batch_tokens)
+        variants = {name: variant.case(our_case) for name, variant in VARIANTS.items() if variant.batch != case.batch}
         their_rates: Sequence[float] = THEIR_RATES
-        our_rates: dict[str, Sequence[float]] = dict.fromkeys(VARIANTS, OUR_RATES)
+        our_rates: dict[str, Sequence[float]] = dict.fromkeys(variants, OUR_RATES)
         for seed in range(seeds):
             with failures_reported(f"{case.shape}, seed {seed}", report):
                 prepare(data)
                 theirs = _best(RaceEntry(RUN_MLM, case, data, steps, their_rates[0], seed), their_rates, folder)
+                if not theirs.curve:
+                    raise ContenderError(f"run_mlm diverges at a learning rate of {theirs.entry.rate:g}")
                 their_rates = (theirs.entry.rate,)
-                for variant in VARIANTS:
-                    ours = race(theirs, our_case, variant, our_rates[variant], folder)
+                for variant, variant_case in variants.items():
+                    ours = race(theirs, variant_case, variant, our_rates[variant], folder)
                     our_rates[variant] = (ours[-1].entry.rate,)
                     report(time_to_loss_row(theirs, ours, *step_seconds([theirs.entry, ours[-1].entry], rounds)))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from study.benching.overheads import Costs, lower, rows_of, simulate
 from study.benching.own_processes import failures_reported, in_own_process
 from study.benching.results import Row
 from study.store.sweep_folder import SweepFolder
+from tests.waiting import until
 
 
 def simulated(root: Path, runs: int, slots: int) -> Costs:
@@ -56,3 +60,37 @@ def test_what_cannot_be_measured_in_its_own_process_becomes_a_row_that_says_why(
     assert [(row["what"], row["value"]) for row in rows] == [("the logarithm of minus one", None), ("a killed process", None)]
     assert rows[0]["error"].startswith("ValueError: ")
     assert rows[1]["error"].startswith("BrokenProcessPool: ")
+
+
+HOLDER = """
+import fcntl, sys, time
+from study.benching.own_processes import in_own_process
+
+def hold(lock, held):
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        open(held, "w").close()
+        time.sleep(600)
+
+if __name__ == "__main__":
+    in_own_process(hold, *sys.argv[1:])
+"""
+
+
+def test_a_process_of_its_own_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    """It holds a lock, which the system takes back when it ends."""
+    lock, held = tmp_path / "lock", tmp_path / "held"
+    (tmp_path / "holder.py").write_text(HOLDER)
+    with subprocess.Popen([sys.executable, tmp_path / "holder.py", lock, held]) as parent:
+        until(held.is_file)
+        parent.kill()
+
+    def taken() -> bool:
+        with lock.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
+    until(taken)

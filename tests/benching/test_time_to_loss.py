@@ -14,11 +14,11 @@ import torch
 from transformers import BertForMaskedLM
 
 from study.benching import time_to_loss as racing
-from study.benching.cases import Case
+from study.benching.cases import Case, RaceCases
 from study.benching.command import BenchOptions
 from study.benching.own_processes import ContenderError
 from study.benching.peers import model_of
-from study.benching.results import Results, as_line, as_text, failure, read_sections
+from study.benching.results import Results, Row, as_line, as_text, failure, read_sections
 from study.benching.time_to_loss import (
     RUN_MLM,
     Finished,
@@ -147,7 +147,7 @@ def test_a_training_that_has_ended_is_read_and_not_repeated(tmp_path: Path, monk
     assert len(trained) == 9, "a training that failed is repeated"
     kept = [json.loads(file.read_bytes()) for file in tmp_path.iterdir()]
     assert len(kept) == 7
-    assert {each["side"] for each in kept} == {RUN_MLM, *racing.VARIANTS}
+    assert {each["side"] for each in kept} == {each.side for each in (first, *others)}
     assert all(each["config"]["recipe"]["learning_rate"] in (4e-3, 8e-3) for each in kept)
 
 
@@ -170,18 +170,86 @@ def test_both_sides_are_validated_on_the_same_masks(small_text: DataConfig, tmp_
     assert isinstance(prepared.special, SpecialTokens)
 
 
-def test_the_first_budget_wins_at_which_any_rate_is_at_their_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss is made lowest at the middle rate, and falls with the steps."""
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[RaceEntry]:
+    """The entries that train, whose loss is 6 − log(tokens ÷ 128), and more far from 8e-3; at 32e-3 they diverge."""
+    entries: list[RaceEntry] = []
 
-    def trained(_: Any, entry: RaceEntry) -> list[LossPoint]:
-        loss = abs(entry.config.recipe.learning_rate - 8e-3) * 100 + 6 - math.log(entry.steps)
-        return [LossPoint(entry.steps * entry.case.batch_tokens, loss)]
+    def train(_: Any, entry: RaceEntry) -> list[LossPoint]:
+        entries.append(entry)
+        loss = abs(math.log(entry.config.recipe.learning_rate / 8e-3)) + 6 - math.log(entry.tokens / 128)
+        return [] if entry.rate > 31e-3 else [LossPoint(entry.tokens, loss)]
 
-    monkeypatch.setattr(racing, "in_own_process", trained)
-    theirs = Finished(replace(THEIRS.entry, steps=64), [LossPoint(8192, 4.0)])
-    best = race(theirs, replace(CASE, dtype="bf16"), "modern", (4e-3, 8e-3, 16e-3), tmp_path)
+    monkeypatch.setattr(racing, "in_own_process", train)
+    return entries
+
+
+LONG = Finished(replace(THEIRS.entry, steps=64), [LossPoint(8192, 4.0)])
+
+
+def test_the_first_budget_wins_at_which_any_rate_is_at_their_loss(tmp_path: Path, trained: list[RaceEntry]) -> None:
+    """By the law it is at step 7.4 at the middle rate; seven steps are tried between six and eight."""
+    best = race(LONG, replace(CASE, dtype="bf16"), "modern", (4e-3, 8e-3, 16e-3), tmp_path)
     assert {(each.entry.side, each.entry.case.dtype, each.entry.rate) for each in best} == {("modern", "bf16", 8e-3)}
-    assert [each.entry.steps for each in best] == [1, 2, 3, 4, 6, 8]
+    assert [each.entry.steps for each in best] == [1, 2, 3, 4, 6, 7, 8]
+    assert len(trained) == 3 * 6 + 1
+
+
+def test_the_gap_between_two_budgets_is_halved_twice(tmp_path: Path, trained: list[RaceEntry]) -> None:
+    """The law is at their loss at step 738 of budgets that grow from 703 to 1,000: 839, then 768 are."""
+    theirs = Finished(replace(THEIRS.entry, steps=8000), [LossPoint(8192, 6 - math.log(738))])
+    best = race(theirs, CASE, "modern", (8e-3,), tmp_path)
+    assert [each.entry.steps for each in best][-2:] == [707, 771]
+    assert [each.loss <= theirs.loss for each in best] == [False] * (len(best) - 1) + [True]
+
+
+def test_rates_go_on_while_the_best_is_the_least_or_the_greatest(tmp_path: Path, trained: list[RaceEntry]) -> None:
+    short = Finished(replace(THEIRS.entry, steps=1), [LossPoint(128, 7.0)])
+    for rates, tried in (
+        ((1e-3, 2e-3), [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]),
+        ((16e-3, 32e-3), [16e-3, 32e-3, 8e-3, 4e-3]),
+        ((1e-3,), [1e-3]),
+    ):
+        trained.clear()
+        (best,) = race(short, CASE, "modern", rates, tmp_path / str(len(rates)) / str(rates[0]))
+        assert [entry.rate for entry in trained] == tried
+        assert best.entry.rate == (8e-3 if len(rates) == 2 else 1e-3)
+
+
+def test_a_training_that_diverges_is_kept_and_loses(tmp_path: Path, trained: list[RaceEntry]) -> None:
+    diverged = replace(LONG.entry, rate=64e-3)
+    assert [finished(diverged, tmp_path).loss for _ in range(2)] == [math.inf] * 2
+    assert trained == [diverged]
+    row = time_to_loss_row(LONG, [finished(diverged, tmp_path)], [0.2], [0.1])
+    assert row["our_tokens"] is None
+    assert (row["our_curve"], row["our_budgets"]) == ([], [])
+    assert "not reached (diverged)" in as_text("time-to-loss", [row])
+
+
+def test_the_variant_in_small_batches_is_compared_in_tokens(
+    tmp_path: Path, trained: list[RaceEntry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of 32 and 8 sequences of 16 tokens; every step takes 0.1 s."""
+    monkeypatch.setattr(racing, "data_of", lambda _: DATA)
+    monkeypatch.setattr(racing, "prepare", lambda _: None)
+    monkeypatch.setattr(racing, "step_seconds", lambda entries, rounds: [[0.1] * rounds for _ in entries])
+    rows: list[Row] = []
+    large = replace(CASE, batch=32)
+    racing.measure_time_to_loss([RaceCases(large, large)], 64 * 512, 2, 3, tmp_path, rows.append)
+    assert [row["error"] for row in rows] == [None] * 6
+    small = [row for row in rows if row["variant"] == "modern, 8 sequences a step"]
+    assert [(row["seed"], row["their_batch"], row["batch"], row["tokens"]) for row in small] == [
+        (0, 32, 8, 64 * 512),
+        (1, 32, 8, 64 * 512),
+    ]
+    for row in small:
+        assert row["fewer_tokens"] == row["tokens"] / row["our_tokens"]
+        assert row["faster"] == pytest.approx(row["fewer_tokens"] / 4), "four times the steps a token"
+        assert "8 x 16" in as_line("time-to-loss", row)
+    assert {row["their_rate"] for row in rows} == {row["our_rate"] for row in rows} == {8e-3}
+    rows.clear()
+    racing.measure_time_to_loss([RaceCases(CASE, CASE)], 8192, 1, 1, tmp_path, rows.append)
+    assert [row["variant"] for row in rows] == ["modern", "modern recipe, BERT's architecture"]
 
 
 @pytest.mark.slow
