@@ -408,7 +408,7 @@ ANSWERED = {
     "query_key_norm": r"no difference in 6 pairs is significant: .* query key norm .* is -0\.0085 nats",
     "rate_transfer": r"of 1\.9 \(95% interval 1 to 6\.9\) under CompleteP, .* of 6\.2 \(4\.3 to 11\) under the standard",
     "rate_transfer_muon": r"of 1\.1 \(95% interval 1 to 2\.2\) under CompleteP, .* of 2\.5 \(1\.5 to 5\.9\) under the standard",
-    "repeated_text": r"2 passes .* no significant loss .* 8 passes cost 0\.107 nats .*L2-H48.* and 0\.209 nats .* for L2-H96",
+    "repeated_text": r"2 passes .* no significant loss .* 8 passes cost 0\.108 nats .*L2-H48.* and 0\.204 nats .* for L2-H96",
     "shared_layers": r"shared layers is 0\.153 nats .*with unshared .*at equal shape, .*with unshared layers is 0\.077 nats",
     "size_and_tokens": r"in 8 of 8 encoders, by 0\.317 nats .* rotary positions is 0\.754 nats",
     "static_masks": r"new masks at every visit is 1\.118 nats .*masks written once .*and 0\.175 nats .*masks written 10 times",
