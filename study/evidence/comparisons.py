@@ -329,18 +329,28 @@ class Average(Pair):
     """The mean difference of a pair over `places`, the families that compare it; see docs/conventions.md.
 
     `least_nats` and `most_nats` are the extreme family estimates, at the seeds of the average. `opposed`: families decide for
-    either side, so the average hides an interaction.
+    either side, so the average hides an interaction. `one_reads`: in each family one side alone reads word order, a gain of
+    another kind; `apart` counts the pair's families of the other kind.
     """
 
     places: tuple[str, ...]
     least_nats: float
     most_nats: float
     opposed: bool
+    one_reads: bool
+    apart: int
 
     @property
     def sides(self) -> str:
-        """The subtraction in words; for variants also what is equal."""
-        return f"{super().sides}{f', at equal {self.equal}' if self.equal.startswith('depth') else ''}"
+        """The subtraction in words; for variants also what is equal, and where it was taken."""
+        return f"{super().sides}{f', at equal {self.equal}' if self.equal.startswith('depth') else ''}{self.among}"
+
+    @property
+    def among(self) -> str:
+        """Which families it was taken over, in words, if not all: both sides read word order, or one alone."""
+        if self.one_reads:
+            return ", where one alone reads word order"
+        return ", where both read word order" if self.apart else ""
 
     @property
     def reversed(self) -> Average:
@@ -358,17 +368,22 @@ class Average(Pair):
 def averages_of(pairs: Iterable[Comparison], cells: Iterable[CellResult]) -> tuple[Average, ...]:
     """Average every pair that several families compare on one validation set with a common seed.
 
-    Families that read no word order are left out. False positives at equal loss: 3% to 4% if both sides scatter equally (two to
-    four seeds); if one scatters 3 or 10 times as widely, 5% to 7% with three or four seeds, 6% to 11% with two.
+    Families that read no word order are left out, and those in which one side alone reads it are averaged apart.
+    False positives at equal loss: 3% to 4% if both sides scatter equally (two to four seeds); if one scatters 3 or 10 times as
+    widely, 5% to 7% with three or four seeds, 6% to 11% with two.
     """
     named = {cell.name: cell for cell in cells}
     compared = (pair for pair in pairs if pair.without_order is None)
-    groups = grouped(compared, lambda pair: (pair.weighs, pair.equal, pair.first, pair.second))
-    several = [group for group in groups.values() if len(group) > 1]
-    return adjust_by_holm([average for group in several if (average := _average(group, named)) is not None])
+    averages = []
+    for group in grouped(compared, lambda pair: (pair.weighs, pair.equal, pair.first, pair.second)).values():
+        kinds = grouped(group, lambda pair: both_read(named[pair.first_cell], named[pair.second_cell]) is False)
+        averages += [
+            _average(kinds[one_reads], named, one_reads, len(group)) for one_reads in sorted(kinds) if len(kinds[one_reads]) > 1
+        ]
+    return adjust_by_holm([average for average in averages if average is not None])
 
 
-def _average(pairs: Sequence[Comparison], cells: Mapping[str, CellResult]) -> Average | None:
+def _average(pairs: Sequence[Comparison], cells: Mapping[str, CellResult], one_reads: bool, families: int) -> Average | None:
     """Return the mean over one pair's families, if they share seeds and a validation set."""
     if len({cells[pair.first_cell].validation for pair in pairs}) > 1:
         return None
@@ -392,4 +407,6 @@ def _average(pairs: Sequence[Comparison], cells: Mapping[str, CellResult]) -> Av
         least_nats=min(estimates),
         most_nats=max(estimates),
         opposed=len({pair.first_is_lower for pair in pairs if pair.status == "decided"}) > 1,
+        one_reads=one_reads,
+        apart=families - len(pairs),
     )

@@ -230,10 +230,12 @@ def average_sentences(averages: Sequence[Average]) -> Iterator[str]:
 
     Of several, it gives each excess over the lowest; without a lowest, each average.
     """
-    groups = connected(averages)
+    kinds = grouped(averages, lambda average: average.one_reads).values()
+    groups = [group for kind in kinds for group in connected(kind)]
     for group in groups[:MOST_FAMILIES]:
         counts = {len(average.places) for average in group}
         over = f"over {counts.pop()} conditions" if len(counts) == 1 else "over conditions"
+        over += group[0].among.removeprefix(",") if len({average.among for average in group}) == 1 else ""
         names = dict.fromkeys(name for average in group for name in (average.second, average.first))
         wins = Counter(average.lower for average in group)
         lowest = next((name for name in names if wins[name] == len(names) - 1), None)

@@ -215,11 +215,14 @@ def _on_spendings(evidence: Evidence) -> Verdict:
         for flops in (least.train_flops, least.spent_flops)
         for affordable in [[one for one in against if one.scratch_flops <= flops * (1 + EQUAL_WITHIN)]]
     )
-    what = {own: "for no more FLOPs", spent: "for no more FLOPs than with the runs that it needs"}
-    if own == spent:
-        what = {own: "for no more FLOPs, with or without the runs that it needs"}
-    beside = [_beside_scratch(one, flops) for one, flops in what.items() if one is not None]
-    beside = beside or [_beside_scratch(min(against, key=lambda one: one.scratch_flops), "for more FLOPs")]
+    own = own or (min(against, key=lambda one: one.scratch_flops) if spent is None else None)
+    costs: dict[Spending, list[str]] = {}
+    if own is not None:
+        costs.setdefault(own, []).append(f"{own.scratch_flops / own.own_flops:.2f} times its own FLOPs")
+    if spent is not None:
+        times = f"{spent.scratch_flops / spent.spent_flops:.2f} times"
+        costs.setdefault(spent, []).append(f"{times} its FLOPs with those of the runs that it needs")
+    beside = [_beside_scratch(one, ", ".join(flops)) for one, flops in costs.items()]
     clauses = [f"an encoder {against[0].needs} is {joined(beside)}", *_among_needing(evidence)]
     if asks_about(evidence, "start", "teacher") and not asks_about(evidence, "scratch"):
         clauses.reverse()
@@ -445,11 +448,13 @@ def _pairs(evidence: Evidence, pairs: Sequence[Comparison], place: Place = "alon
 def _connected(evidence: Evidence, pairs: Sequence[Comparison]) -> Sequence[Pair]:
     """Return the most sides that are compared with each other, of which two differ significantly if any do.
 
-    They are compared in their averages over conditions if any, else in the pairs.
+    They are compared in their averages over conditions if any, where both sides read word order if there are such, else in the
+    pairs.
     """
     same_kind = [average for average in evidence.averages if kind_of(average) == kind_of(pairs[0])]
     averages = [average for average in same_kind if pairs[0].of_shapes or average.weighs == pairs[0].weighs]
-    return max(connected(averages or pairs), key=lambda group: (_any_decided(group), len(group)))
+    both_read = [average for average in averages if not average.one_reads]
+    return max(connected(both_read or averages or pairs), key=lambda group: (_any_decided(group), len(group)))
 
 
 def _any_decided(pairs: Sequence[Pair]) -> bool:
@@ -521,7 +526,8 @@ def _higher(pair: Pair) -> str:
 def _where(pair: Pair, place: Place) -> str:
     """Return the scope of a difference: an average over conditions, or one family."""
     if isinstance(pair, Average):
-        return {"alone": f" on average over {len(pair.places)} conditions", "first": " on average", "further": ""}[place]
+        over = {"alone": f" on average over {len(pair.places)} conditions", "first": " on average", "further": ""}[place]
+        return over if place == "further" and not pair.one_reads else f"{over}{pair.among.removeprefix(',')}"
     return f" ({re.sub(r' [(][^()]*[)]', '', pair.family)})" if isinstance(pair, Comparison) else ""
 
 

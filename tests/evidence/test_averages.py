@@ -147,6 +147,30 @@ def test_an_average_of_places_that_are_decided_either_way_says_so() -> None:
     assert average.reversed.reversed == average
 
 
+def test_what_lets_an_encoder_read_is_averaged_apart_from_what_helps_one_that_reads() -> None:
+    """One norm gains 0.8 nats in the two places where the other reads no word order, and 0.2 in the three where both read."""
+    off = (-0.01, 0.0, 0.01)
+    cells = [
+        replace(cell(norm, place, losses(4.0 - (norm == "pre") * gain, off)), reads_order=norm == "pre" or gain < 0.5)
+        for place, gain in enumerate((0.8, 0.2, 0.8, 0.2, 0.2), 1)
+        for norm in ("post", "pre")
+    ]
+    both, one = averaged(cells)[1]
+    assert (both.one_reads, len(both.places), both.apart) == (False, 3, 2)
+    assert (one.one_reads, len(one.places), one.apart) == (True, 2, 3)
+    assert both.difference.estimate_nats == pytest.approx(-0.2)
+    assert one.difference.estimate_nats == pytest.approx(-0.8)
+    assert both.sides == "norm=pre − norm=post, where both read word order"
+    assert one.sides == "norm=pre − norm=post, where one alone reads word order"
+    first, second = sentences([both, one])
+    assert first.startswith("Averaged over 3 conditions where both read word order, norm=pre minus norm=post: -0.2000 nats")
+    assert second.startswith("Averaged over 2 conditions where one alone reads word order, norm=pre minus norm=post: -0.8000")
+    (everywhere,) = averaged([each for each in cells if each.name.rpartition(" ")[2] in "245"])[1]
+    assert everywhere.sides == "norm=pre − norm=post"
+    ((alone,),) = [averaged([each for each in cells if each.name.rpartition(" ")[2] in "123"])[1]]
+    assert (alone.one_reads, alone.apart) == (True, 1), "the place where both read has no average of its own"
+
+
 def test_of_several_settings_the_lowest_is_reported_and_what_the_others_are_above_it() -> None:
     off = (-0.01, 0.0, 0.01)
     effects = {"post": 0.0, "pre": -0.2, "sandwich": 0.1}

@@ -126,7 +126,7 @@ def test_runs_that_repeat_their_text_are_read_by_the_law_of_repetition_alone() -
     points = read_observations(TableQuery(table), LAWS["data-constrained"])
     points.check(LAWS["data-constrained"])
     passes = points.columns["tokens"] / points.columns["unique_tokens"]
-    assert len(points) == 36
+    assert len(points) == 54
     assert {*passes.round(1)} == {0.2, 1.0, 2.0, 8.0, 16.0, 64.0}
     with pytest.raises(InputError, match=r"runs that differ in recipe\.unique_tokens have laws of their own"):
         read_observations(TableQuery(table), CHINCHILLA)
