@@ -159,17 +159,25 @@ def batch_of(preset: PresetName, base: Mapping[str, Any]) -> int | None:
         return None
 
 
-def problems_of_base(base: Mapping[str, Any], beside: Collection[str], of_shapes: Collection[str]) -> Iterator[Problem]:
-    """Yield the problems of `base`, also of misplaced keys and sizes that the shapes give."""
+def problems_of_base(
+    base: Mapping[str, Any], beside: Collection[str], of_shapes: Collection[str], preset: PresetName, varied: Collection[str]
+) -> Iterator[Problem]:
+    """Yield the problems of `base` on a preset, but for what is `varied`; also of misplaced keys and sizes of the shapes."""
     for key in [key for key in base if key not in PARTS]:
         inside = [knob for knob in KNOBS if knob.startswith(PARTS) and knob.partition(".")[2] == key]
         unknown = f"is not a known key; {nearest(key, inside or [*PARTS])}"
         yield Problem(f"base.{key}", "belongs beside base, not under it" if key in beside else _BESIDE_BASE.get(key, unknown))
-    yield from _problems_of_architecture(base.get("architecture", {}), of_shapes)
-    yield from _problems_of_recipe(base.get("recipe", {}))
+    beneath = {
+        part: {key: value for key, value in values.items() if f"{part}.{key}" not in varied}
+        for part, values in PRESETS[preset].items()
+    }
+    yield from _problems_of_architecture(base.get("architecture", {}), of_shapes, beneath.get("architecture", {}))
+    yield from _problems_of_recipe(base.get("recipe", {}), beneath.get("recipe", {}))
 
 
-def _problems_of_architecture(given: Mapping[str, Any], of_shapes: Collection[str]) -> Iterator[Problem]:
+def _problems_of_architecture(
+    given: Mapping[str, Any], of_shapes: Collection[str], preset: Mapping[str, Any]
+) -> Iterator[Problem]:
     place = "base.architecture"
     for size in [size for size in LARGEST if size in given]:
         if size in of_shapes:
@@ -185,6 +193,8 @@ def _problems_of_architecture(given: Mapping[str, Any], of_shapes: Collection[st
             own = _values_of_model(given[MODEL]) | own
         except InputError as error:
             yield from (Problem(f"{place}.{MODEL}", problem.message) for problem in error.problems)
+    else:
+        own = {**preset, **own}
     others = {key: value for key, value in own.items() if key not in LARGEST}
     try:
         Architecture.parse(LARGEST | {"heads": 1, "vocabulary": 1} | others, place)  # a small shape has no room for some
@@ -198,7 +208,7 @@ def _values_of_model(name: object) -> dict[str, Any]:
     return trained_values(name)
 
 
-def _problems_of_recipe(recipe: Mapping[str, Any]) -> Iterator[Problem]:
+def _problems_of_recipe(recipe: Mapping[str, Any], preset: Mapping[str, Any]) -> Iterator[Problem]:
     misplaced = {key: message for key, message in _BESIDE_BASE.items() if key in recipe} | {
         knob: f"a cell belongs under vary; write vary: {{recipe.{knob}: [{{cell: …}}]}}"
         for knob in NO_RUN
@@ -208,7 +218,8 @@ def _problems_of_recipe(recipe: Mapping[str, Any]) -> Iterator[Problem]:
         misplaced["budget"] = "belongs under budgets, beside base"
     yield from (Problem(f"base.recipe.{key}", message) for key, message in misplaced.items())
     try:
-        Recipe.parse({key: value for key, value in recipe.items() if key not in misplaced} | _ONE_STEP, "base.recipe")
+        own = {key: value for key, value in recipe.items() if key not in misplaced}
+        Recipe.parse(deep_merge(preset, own) | _ONE_STEP, "base.recipe")
     except InputError as error:
         yield from error.problems
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from study.base.grouping import grouped
@@ -39,19 +39,26 @@ _LESS_LOWERS = {"ffn": "A smaller FFN lowers loss", "heads": "Fewer heads lower 
 """For a second shape with more of nothing; less depth or width at equal parameters is more of something."""
 
 
-_REMEDIES = {
-    "more tokens": "budgets",
+_TRAINING = {"more tokens": "budgets", "another learning rate": "tune"}
+_PARTS = {
     "rotary positions": "base.architecture.position_encoding: rotary",
     "a learned bias by distance": "base.architecture.distance_bias: learned",
     "more masks": "base.recipe.masking.rate: 0.3",
     "Muon": "base.recipe.optimizer: muon",
 }
-"""Remedies for encoders that read no word order, with their keys: their plateau lasts longest with learned positions."""
+"""Remedies for encoders that read no word order, with their keys; their plateau lasts longest with learned positions."""
 
-WHAT_HELPS = joined([*_REMEDIES], "or")
+WHAT_HELPS = f"{', '.join(_TRAINING)}, or what is missing of {joined([*_PARTS])}"
 """The remedies as a list in words."""
 
-READING_REMEDIES = f"{joined([f'{what} ({key})' for what, key in _REMEDIES.items()], 'or')} may let them read it"
+
+def _with_keys(remedies: Mapping[str, str]) -> list[str]:
+    return [f"{what} ({key})" for what, key in remedies.items()]
+
+
+READING_REMEDIES = (
+    f"{', '.join(_with_keys(_TRAINING))}, or what is missing of {joined(_with_keys(_PARTS))} may let them read it"
+)
 """The remedies with their keys, as the end of a sentence."""
 
 

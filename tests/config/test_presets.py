@@ -78,6 +78,16 @@ def test_each_value_of_a_preset_can_be_overridden_varied_and_searched(knob: str)
     assert largest.values_of(kept) == {other_knob: SET[other_knob] for other_knob in kept}
 
 
+def test_what_goes_with_a_value_of_a_preset_need_not_repeat_it() -> None:
+    """A reach goes with a distance bias, which the preset has and BERT has not; values that vary are not the preset's."""
+    reach = "architecture.distance_bias_reach"
+    base = {"architecture": {"distance_bias_reach": 8}}
+    assert {run.values_of([reach])[reach] for run in first_runs(preset="modern", base=base)} == {8}
+    for changes in ({}, {"preset": "modern", "vary": {"architecture.distance_bias": ["none", "learned"]}}):
+        with pytest.raises(InputError, match=rf"base\.{reach}"):
+            first_runs(base=base, **changes)
+
+
 def test_a_tuned_rate_replaces_that_of_a_preset() -> None:
     tune = {"recipe.learning_rate": {"low": 0.001, "high": 0.002, "trials": 2}}
     assert {run.recipe.learning_rate for run in first_runs(preset="modern", tune=tune)} == {0.001, 0.002}
