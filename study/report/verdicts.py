@@ -221,7 +221,7 @@ def _on_spendings(evidence: Evidence) -> Verdict:
         costs.setdefault(own, []).append(f"{own.scratch_flops / own.own_flops:.2f} times its own FLOPs")
     if spent is not None:
         times = f"{spent.scratch_flops / spent.spent_flops:.2f} times"
-        costs.setdefault(spent, []).append(f"{times} its FLOPs with those of the runs that it needs")
+        costs.setdefault(spent, []).append(f"{times} its FLOPs with the runs that it needs")
     beside = [_beside_scratch(one, ", ".join(flops)) for one, flops in costs.items()]
     clauses = [f"an encoder {against[0].needs} is {joined(beside)}", *_among_needing(evidence)]
     if asks_about(evidence, "start", "teacher") and not asks_about(evidence, "scratch"):
@@ -526,8 +526,11 @@ def _higher(pair: Pair) -> str:
 def _where(pair: Pair, place: Place) -> str:
     """Return the scope of a difference: an average over conditions, or one family."""
     if isinstance(pair, Average):
-        over = {"alone": f" on average over {len(pair.places)} conditions", "first": " on average", "further": ""}[place]
-        return over if place == "further" and not pair.one_reads else f"{over}{pair.among.removeprefix(',')}"
+        if pair.one_reads:
+            return pair.among.removeprefix(",")
+        if pair.apart and place != "further":
+            return " where both read"
+        return {"alone": f" on average over {len(pair.places)} conditions", "first": " on average", "further": ""}[place]
     return f" ({re.sub(r' [(][^()]*[)]', '', pair.family)})" if isinstance(pair, Comparison) else ""
 
 

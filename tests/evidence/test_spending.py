@@ -91,9 +91,7 @@ def test_the_verdict_counts_own_flops_and_then_all(starts: SweepFolder) -> None:
     own, spent = sentence.split(" and 0.")
     assert own.startswith("An encoder continued and distilled from a teacher's predictions alone for 1M tokens is 0.4")
     assert own.endswith(" below one trained from scratch for 1M tokens (1.00 times its own FLOPs)")
-    assert spent.endswith(
-        " above one trained from scratch for 4M tokens (0.65 times its FLOPs with those of the runs that it needs)."
-    )
+    assert spent.endswith(" above one trained from scratch for 4M tokens (0.65 times its FLOPs with the runs that it needs).")
     answer = Answer(gathered(starts), {}).to_markdown()
     assert "What starts and teachers buy" in answer
     assert "| spent\\_flops |" in answer
@@ -115,7 +113,7 @@ def test_a_question_about_teachers_compares_them_and_leaves_training_from_scratc
     )
     (spent,) = answer.also
     assert spent.startswith("An encoder distilled from a teacher's predictions and hidden states for 1M tokens is 0.40")
-    assert spent.endswith(" (1.00 times its own FLOPs, 0.16 times its FLOPs with those of the runs that it needs).")
+    assert spent.endswith(" (1.00 times its own FLOPs, 0.16 times its FLOPs with the runs that it needs).")
 
 
 def test_a_record_that_counts_no_other_runs_changes_no_answer(tmp_path: Path) -> None:
