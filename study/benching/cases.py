@@ -42,6 +42,9 @@ GPU_MODELS = (
 Base also has BERT's own batch of 131,072 tokens (Devlin et al. 2019, appendix A.2). A wave fits into 80 GB: ours, ours
 profiled at up to PEERS_TOKENS per batch, and one peer at a time."""
 
+PRESET_MODEL = ("bert-base", 256, 128)
+"""The model, sequences per batch and tokens per sequence at which presets are compared on a GPU."""
+
 PEERS_TOKENS = 32_768
 """Tokens of the largest batch that peers train at: their dense heads alone take 16 GB there."""
 

@@ -11,6 +11,7 @@ from study.base.errors import InputError
 from study.base.machine import busy_share, cores
 from study.benching.cases import (
     BATCH,
+    PRESET_MODEL,
     RACED_SHAPES,
     RACED_VOCABULARY,
     SEQUENCE_LENGTH,
@@ -27,14 +28,15 @@ from study.benching.fine_tuning_speed import measure_fine_tuning
 from study.benching.gpu_sharing import measure_sharing
 from study.benching.overheads import measure_coordinating, measure_overhead, measure_starting, measure_tokenising
 from study.benching.own_processes import failures_reported, in_own_process
+from study.benching.preset_speed import measure_presets
 from study.benching.results import Report, Results, Row
 from study.benching.training_comparison import measure_training
 from study.counting.memory import Device, Precision
 from study.training.execution import resolve_precision
 
 BY_DEVICE: dict[Device, tuple[str, ...]] = {
-    "cpu": ("train", "finetune", "overhead", "start", "coordination", "data", "laws", "dashboard", "time-to-loss"),
-    "cuda": ("train", "sharing", "time-to-loss"),
+    "cpu": ("train", "presets", "finetune", "overhead", "start", "coordination", "data", "laws", "dashboard", "time-to-loss"),
+    "cuda": ("train", "presets", "sharing", "time-to-loss"),
 }
 """The default sections."""
 
@@ -101,6 +103,15 @@ class BenchOptions:
             RaceCases(case, replace(case, dtype=dtype)) for case in cases for dtype in dict.fromkeys((case.dtype, *our_dtypes))
         ]
 
+    def preset_cases(self) -> list[Case]:
+        """Return the cases of presets: on CUDA PRESET_MODEL, else the raced shapes, in fp32 and as `recipe.precision` does."""
+        device = self.resolved_device()
+        if device == "cuda" and self.shapes is None:
+            return [case for case in self.cases() if (case.model, case.batch, case.sequence_length) == PRESET_MODEL]
+        own = resolve_precision("auto", device)
+        dtypes = self.dtypes or ((own,) if device == "cuda" else tuple(dict.fromkeys(("fp32", own))))
+        return self._cases_of_shapes(RACED_SHAPES, (RACED_VOCABULARY,), dtypes)
+
     def _cases_of_shapes(self, shapes: str, vocabularies: tuple[int, ...], dtypes: tuple[Precision, ...]) -> list[Case]:
         size = (self.batch or BATCH, self.sequence_length or SEQUENCE_LENGTH)
         rest = {"device": self.resolved_device(), "threads": self.resolved_threads(), "dropout": self.dropout}
@@ -124,9 +135,11 @@ def run(
     requested = only or [name for name in BY_DEVICE[device] if name != "laws" or name in others]
     cases = options.cases() if "train" in requested else []
     races = options.races() if "time-to-loss" in requested else []
+    of_presets = options.preset_cases() if "presets" in requested else []
     results = Results(output, device, threads)
     sections: dict[str, Callable[[Report], None]] = {
         "train": lambda report: measure_training(cases, rounds, report),
+        "presets": lambda report: measure_presets(of_presets, rounds, report),
         "finetune": lambda report: measure_fine_tuning(device, threads, rounds, report),
         "sharing": lambda report: measure_sharing(device, report),
         "kernels": _measure_kernels,

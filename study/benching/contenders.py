@@ -17,6 +17,7 @@ from torch.utils.benchmark import Timer
 from study.base.randomness import Stream, stream_seed
 from study.benching.cases import Case
 from study.benching.own_processes import Gate
+from study.config.run_config import RunConfig
 from study.counting.memory import Device
 from study.data.batches import DataOrder, training_masker
 from study.data.prepared import Facts, PreparedData
@@ -103,18 +104,19 @@ class _ProfileCallback(pl.Callback):
 
 def ours(case: Case, folder: Path, channel: Connection) -> None:
     """Train as `study launch` does, without checkpoints, which study.benching.overheads measures."""
-    _train(case, folder, GateCallback(gate_of(channel, case.device)))
+    train(case, case.config(), folder, GateCallback(gate_of(channel, case.device)))
 
 
 def profiled(case: Case, folder: Path, channel: Connection) -> None:
     """Report once the seconds of a step of `ours` on a GPU by kind of kernel."""
-    _train(case, folder, _ProfileCallback(gate_of(channel, case.device)))
+    train(case, case.config(), folder, _ProfileCallback(gate_of(channel, case.device)))
 
 
-def _train(case: Case, folder: Path, callback: pl.Callback) -> None:
+def train(case: Case, config: RunConfig, folder: Path, callback: pl.Callback) -> None:
+    """Train as `study launch` does on drawn data of the case, without checkpoints."""
     prepared = _data_of(case, folder / f"data-{os.getpid()}")
     execution = Execution(case.device, threads=case.threads, checkpoint_seconds=float("inf"))
-    Training(case.config(), prepared, RunFolder(prepared.folder), execution).fit(StopSignal(), callbacks=[callback])
+    Training(config, prepared, RunFolder(prepared.folder), execution).fit(StopSignal(), callbacks=[callback])
 
 
 def _data_of(case: Case, folder: Path) -> PreparedData:

@@ -102,6 +102,7 @@ def read_sections(file: Path) -> dict[str, Any]:
 
 TITLES = {
     "train": "Training: tokens a second, and how many times the peers'",
+    "presets": "Presets: a step beside one of BERT's recipe",
     "finetune": "Fine-tuning: tokens a second, over transformers' Trainer",
     "sharing": "Small runs that share the device: throughput of all together",
     "kernels": "Between the products: kernels on a GPU",
@@ -124,6 +125,10 @@ LEGENDS = {
     "use; the last layer, except its keys and values, runs at masked positions only. MFU is the same part of the "
     f"datasheet's dense rate. On a GPU batches of more than {PEERS_TOKENS:,} tokens leave no memory for peers, and beside "
     "peers a step of ours is profiled.",
+    "presets": "The training path of runs, at one shape and batch; the variants alternate. The first beside bert adds rotary "
+    "positions and the bias by distance, the next Muon, the last twice the masks, which is the preset. Over BERT's: the "
+    "seconds of a step, the median of ratios within rounds with its 95% interval (the range, for fewer than six). MFU is the "
+    "share of the datasheet's dense rate.",
     "finetune": "Texts are as long as those of the task in BERT's word pieces, 32 examples a step; tokens count no padding. "
     "Medians over alternating rounds, ratios within a round; both sides use the precision of scores, and neither evaluates, "
     "saves or logs.",
@@ -208,6 +213,23 @@ def value_cells(row: Row) -> dict[str, str]:
     }
 
 
+def preset_cells(row: Row) -> dict[str, str]:
+    """Return the cells of a row of presets, or of its error."""
+    if row["error"] is not None:
+        return {"model": row["what"], "tokens/s": row["error"]}
+    return {
+        "model": row["model"],
+        "vocabulary": f"{row['vocabulary']:,}",
+        "dtype": row["dtype"],
+        "batch": f"{row['batch']} x {row['sequence_length']}",
+        "variant": row["variant"],
+        "tokens/s": count_text(row["tokens_per_second"]),
+        "over BERT's": _with_interval(row["over_bert"], row["over_bert_interval"], 2),
+        "MFU": _percent(row["mfu"]),
+        "rounds": str(row["rounds"]),
+    }
+
+
 def time_to_loss_cells(row: Row) -> dict[str, str]:
     """Return the cells of a time-to-loss row, or of its error."""
     if row["error"] is not None:
@@ -237,6 +259,7 @@ def time_to_loss_cells(row: Row) -> dict[str, str]:
 
 CELLS: dict[str, Callable[[Row], dict[str, str]]] = {
     "train": train_cells,
+    "presets": preset_cells,
     "sharing": sharing_cells,
     "kernels": kernel_cells,
     "time-to-loss": time_to_loss_cells,
