@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from study.base.durable_files import is_there, write_atomically
@@ -159,11 +160,19 @@ class Answer:
         """Whether the question asks about parameters, so that the answer says what doubling a size adds."""
         return asks_about(self.evidence, "parameter")
 
+    @property
+    def _unread(self) -> str:
+        """How many runs read no word order, and whether any is at a chosen learning rate; empty if all read it."""
+        reads = self.evidence.ledger.get("reads_order", pd.Series(dtype=object))
+        unread = {*self.evidence.ledger.loc[reads.index[reads.eq(False)], "run_id"]}
+        chosen = len(unread.intersection(run for cell in self.evidence.cells for run in cell.runs))
+        return f"; {len(unread)} read no word order, {chosen or 'none'} of them at a chosen learning rate" if unread else ""
+
     def _in_view(self) -> Iterator[str]:
         """Yield the expectation, the run counts, and the first finding of each kind not in the verdict."""
         if expected := self.evidence.sweep.expect:
             yield f"**Expected:** {escape(expected)}"
-        yield f"**Runs:** {run_count(self.evidence)}."
+        yield f"**Runs:** {run_count(self.evidence)}{self._unread}."
         law, about = self.evidence.laws.shown, self.verdict.about
         also = [sentence for kind in ("loss", "downstream") if kind != about for sentence in self.findings[kind][:1]]
         also += [*self.verdict.also, *(dominance_sentences(self.evidence)[:1] if about == "loss" else [])]

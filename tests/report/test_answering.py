@@ -249,7 +249,7 @@ def test_shapes_of_which_one_reads_no_order_have_no_verdict_and_it_is_said_what_
         "follow the token table; more tokens, another learning rate, or what is missing of rotary positions, a learned "
         "bias by distance, more masks and Muon may help."
     )
-    assert "more masks (base.recipe.masking.rate: 0.3) or Muon (base.recipe.optimizer: muon) may" in answer.verdict.change
+    assert "more masks (base.recipe.masking.rate: 0.3) and Muon (base.recipe.optimizer: muon) may" in answer.verdict.change
     assert answer.verdict.change in answer.findings["loss"][0]
     assert "lower" not in " ".join(answer.findings["loss"])
     (open_line,) = (line for line in answer.findings["undecided"] if "word order" in line)
@@ -322,6 +322,17 @@ def test_what_doubling_a_size_adds_is_drawn_where_the_question_asks_about_sizes(
     folder = sweep_folder(tmp_path / "s")
     folder.sweep_file.write_text(yaml.safe_dump(SWEEP | {"question": "Does the batch size change the loss?"}))
     assert [*report(folder).figures] == []
+
+
+def test_runs_that_read_no_order_are_counted_with_those_at_chosen_rates(tmp_path: Path) -> None:
+    """The deeper shape reads none at its best rate, the other none at the highest of three."""
+    folder = sweep_folder(tmp_path / "s")
+    for (depth, width), rate in product(SMALL, (1.5e-3, 3e-3, 6e-3)):
+        unread = rate == (3e-3 if depth == 2 else 6e-3)
+        add_run(folder, run_config(depth, width, rate), order_gain=0.0 if unread else 1.0)
+    runs = next(line for line in checked(folder).to_markdown().splitlines() if line.startswith("**Runs:**"))
+    assert runs.endswith(" 6 runs ended; 2 read no word order, 1 of them at a chosen learning rate.")
+    assert "read no word order" not in checked(with_gains(tmp_path / "all", {1: 1.0, 2: 1.0})).to_markdown()
 
 
 @pytest.mark.slow
