@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from study.config.presets import PRESETS
 from study.config.recipe import Recipe
 from study.counting.architecture import Architecture
 from study.model.encoder import Block
@@ -232,3 +233,16 @@ def test_steps_move_encoders_of_every_width_and_depth_as_far(
     (narrow, wide), (shallow, deep) = widths(64, 512, **standard), depths(2, 32, **standard)
     assert wide > 3 * narrow
     assert deep > 3 * shallow
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_steps_move_the_modern_preset_as_far_where_width_and_depth_grow_together(optimizer: str) -> None:
+    """With its rotary positions and bias by distance, up to four times the width and eight times the depth."""
+    asked = recipe(base_width=64, learning_rate=1e-3, optimizer=optimizer, parametrization="completep")
+    kind = {**PRESETS["modern"]["architecture"], "norm": "post"}
+    shapes = [
+        architecture(depth=depth, width=width, heads=width // 32, ffn=4 * width, **kind)
+        for depth, width in ((2, 64), (2, 256), (16, 64), (16, 256))
+    ]
+    for far in zip(*(moved(shape, asked) for shape in shapes), strict=True):
+        assert max(far) < 2 * min(far), far
