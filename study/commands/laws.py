@@ -419,7 +419,8 @@ def multiverse(
     Of several sweeps' folders the question is depth or width, at each of their sizes and budgets; it shows whether the answer
     turns with position encoding, optimiser, budget, corpus or whatever else differs between them.
     """
-    from study.evidence.shape_multiverse import asks_about_shape, explore_recipes, explore_shapes, why_not_shape
+    from study.evidence.recipe_multiverse import explore_recipes
+    from study.evidence.shape_multiverse import asks_about_shape, explore_shapes, why_not_shape
     from study.laws.multiverse import explore
     from study.laws.reading import TableQuery
 

@@ -1,4 +1,4 @@
-"""Depth or width at equal size, under all defensible conventions, and in each recipe, text, budget and size of several sweeps.
+"""Depth or width at equal size, under all defensible conventions.
 
 `equal sizes` compares cells of one budget whose size, in the chosen convention, is equal within 5%; `law` fits the loss in that
 size, depth and tokens. Both give the nats that doubling the depth adds at equal size: above zero the wider shape has the lower
@@ -7,26 +7,22 @@ loss. The first holds budgets equal, the second tokens, which are two questions 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
 from study.base.durable_files import is_there
-from study.base.errors import InputError, Problem, map_all
+from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
-from study.base.quantities import EQUAL_WITHIN, budget_words, compact
-from study.base.schema import flatten
-from study.config.run_config import RunConfig
-from study.counting.architecture import NONE, SHAPE, Architecture
+from study.base.quantities import EQUAL_WITHIN
+from study.counting.architecture import Architecture
 from study.evidence.cells import CellResult, by_variant_and_budget, common_seeds, documents_of, in_words, weighted_losses
-from study.evidence.comparisons import why_left_out
 from study.evidence.evidence import Evidence, gather
-from study.evidence.families import Family, of_equal_size
+from study.evidence.families import of_equal_size
 from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, table_of, validation_columns
 from study.evidence.paired import Contrast, contrast, slope_weights
 from study.evidence.seed_scatter import seed_scatter
@@ -55,15 +51,6 @@ _BUDGETS = ("all budgets", "largest budget only")
 _SPACES: tuple[Space, ...] = ("linear", "log")
 _FLOORS = ("with floor", "without floor")
 
-_FIRST_RUNS = "the runs of the first sweep at its largest budget and size"
-
-_NO_RECIPE = (
-    *SHAPE,
-    *("seed", "architecture.positions", "data.validation_sequences", "data.tokenizer.path"),
-    *("recipe.learning_rate", "recipe.warmup_tokens", "recipe.warmup_fraction"),
-)
-"""The knobs that are no choice of recipe: sizes, seeds, rates that are tuned, and how the loss is measured."""
-
 
 def asks_about_shape(folder: Path) -> bool:
     """Whether a folder is a sweep that compares depths at equal parameters."""
@@ -77,9 +64,13 @@ def why_not_shape(folder: Path) -> list[Problem]:
     """Why a sweep cannot answer the question of shape, if so."""
     if not is_there(SweepFolder(folder).sweep_file) or asks_about_shape(folder):
         return []
+    return [Problem("shape", no_shapes_to_compare(SweepFolder(folder)))]
+
+
+def no_shapes_to_compare(folder: SweepFolder) -> str:
+    """Say that a sweep has no shapes that could answer the question."""
     why = "cannot compare depth and width: no two depths were trained at equal parameters and different width or FFN"
-    variants = "; its answer compares variants" if SweepFolder(folder).varied() else ""
-    return [Problem("shape", f"{why}{variants}")]
+    return why + ("; its answer compares variants" if folder.varied() else "")
 
 
 def explore_shapes(folder: Path) -> Multiverse:
@@ -248,93 +239,3 @@ def _doubling(fit: Fit) -> tuple[float, tuple[float, float] | None]:
     resampled = fit.predictions(middle)
     low, high = fit.interval(resampled[:, 0] - resampled[:, 1])
     return float(deeper - shallower), (float(low), float(high)) if len(resampled) else None
-
-
-@dataclass(frozen=True)
-class _ComparedShapes:
-    """The shapes of one size, budget and variant of a sweep."""
-
-    sweep: str
-    family: Family
-    cells: tuple[CellResult, ...]
-    config: RunConfig
-
-    @property
-    def size(self) -> float:
-        """The median of non-embedding parameters."""
-        return median(cell.parameters_non_embedding for cell in self.family.cells)
-
-
-def explore_recipes(folders: Sequence[Path]) -> Multiverse:
-    """Ask every sweep the question of shape, for each of its sizes and budgets: one universe each.
-
-    Cells are those that the report compares, at equal parameters by its sweep's count. The choices of a universe are its size
-    and budget and what differs between the sweeps' recipes and texts; knobs that always change together are one choice. Raises
-    InputError with every folder that is no sweep or cannot answer.
-    """
-    compared = [one for of_sweep in map_all(_compared_in, folders) for one in of_sweep]
-    recipes = _together([_recipe_of(one.config) for one in compared])
-    sizes = {id(one): compact(group[0].size) for group in of_equal_size(compared, lambda one: one.size) for one in group}
-    choices = [
-        {"approach": "equal sizes", **recipe, "budget": budget_words(one.family.budget), "size": sizes[id(one)]}
-        for one, recipe in zip(compared, recipes, strict=True)
-    ]
-    if len({tuple(each.values()) for each in choices}) < len(choices):
-        choices = [{**each, "sweep": one.sweep} for one, each in zip(compared, choices, strict=True)]
-    universes = tuple(_recipe_universe(one, each) for one, each in zip(compared, choices, strict=True))
-    return Multiverse(QUESTION, universes, first=_FIRST_RUNS)
-
-
-def _compared_in(path: Path) -> list[_ComparedShapes]:
-    """Return what a sweep compares, largest budget and size first."""
-    if not is_there(SweepFolder(path).sweep_file):
-        raise InputError.at(str(path), "is not a sweep folder: it has no sweep.yaml; give one for each of several sweeps")
-    if problems := why_not_shape(path):
-        raise InputError.at(str(path), problems[0].message)
-    evidence = gather(SweepFolder(path))
-    shapes = [one for family in evidence.families if family.equal_parameters for one in _of_family(evidence, family)]
-    return sorted(shapes, key=lambda one: (-one.config.tokens, -one.size))
-
-
-def _of_family(evidence: Evidence, family: Family) -> Iterator[_ComparedShapes]:
-    usable = [cell for cell in family.cells if cell.usable]
-    for cells in grouped(usable, lambda cell: cell.validation).values() if trade_depth(family.cells) else ():
-        included = tuple(cell for cell in cells if why_left_out(cell, evidence.include_unbracketed) is None)
-        yield _ComparedShapes(evidence.folder.name, family, included, evidence.folder.run(cells[0].runs[0]).config())
-
-
-def _recipe_universe(one: _ComparedShapes, choices: Mapping[str, str]) -> Universe:
-    if not all(cell.reads_order for cell in one.cells):
-        return Universe(choices, "an encoder reads no word order, or did not measure it", None)
-    if not trade_depth(one.cells):
-        return Universe(choices, "fewer than two depths have a bracketed rate", None)
-    return slope_over_depth([one.cells], "linear", choices)
-
-
-def _recipe_of(config: RunConfig) -> dict[str, str]:
-    """Return the knobs of recipe and text, in words."""
-    named = {f"recipe.{knob}": run for knob, run in config.recipe.trained_runs.items()}
-    values = flatten(config.model_dump(mode="json")) | named
-    kept = {knob: value for knob, value in values.items() if knob not in _NO_RECIPE and "budget" not in knob}
-    kept["data.corpus"] = Path(config.data.corpus).name
-    return {knob: NONE if value is None else str(value) for knob, value in kept.items()}
-
-
-def _together(recipes: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Return the knobs in which recipes differ; those that always change together are one."""
-    knobs = dict.fromkeys(knob for recipe in recipes for knob in recipe)
-    columns = {knob: [recipe.get(knob, NONE) for recipe in recipes] for knob in knobs}
-    differing = [knob for knob, column in columns.items() if len({*column}) > 1]
-    alike = grouped(differing, lambda knob: _numbered(columns[knob])).values()
-    axes = {", ".join(map(_knob_name, members)): [columns[knob] for knob in members] for members in alike}
-    return [{name: ", ".join(column[row] for column in of) for name, of in axes.items()} for row in range(len(recipes))]
-
-
-def _numbered(values: Iterable[str]) -> tuple[int, ...]:
-    """Each value as the number of its first occurrence."""
-    numbers: dict[str, int] = {}
-    return tuple(numbers.setdefault(value, len(numbers)) for value in values)
-
-
-def _knob_name(knob: str) -> str:
-    return knob.partition(".")[2].replace("_", " ") if "." in knob else knob

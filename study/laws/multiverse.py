@@ -222,7 +222,8 @@ def _pairs(universes: Sequence[Universe]) -> Iterator[tuple[int, int]]:
         rest = [name for name in table.columns if name != axis]
         groups = table[table[axis].notna()].groupby(rest, dropna=False) if rest else [("", table)]
         for _, rows in groups:
-            yield from combinations(rows.index.tolist(), 2)
+            options = rows[axis]
+            yield from ((one, other) for one, other in combinations(rows.index.tolist(), 2) if options[one] != options[other])
 
 
 QUESTION = BinaryQuestion(

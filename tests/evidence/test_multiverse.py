@@ -130,6 +130,11 @@ def test_flips_compare_universes_that_differ_in_one_choice() -> None:
     assert "never flips it alone: loss" in actual.to_text()
 
 
+def test_universes_of_the_same_choices_flip_none() -> None:
+    actual = Multiverse(QUESTION, tuple(Universe({"loss": "huber"}, "converged", value) for value in (0.4, 0.6)))
+    assert actual.flips() == {}
+
+
 @pytest.mark.parametrize(
     ("usual", "verdict", "expected"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,7 @@ from typing import Any
 import pytest
 
 from study.base.errors import InputError
-from study.evidence.shape_multiverse import _together, explore_recipes
-from study.store.sweep_folder import SweepFolder
+from study.evidence.recipe_multiverse import _together, explore_recipes
 from tests.synthetic import SHAPES, SWEEP, Law, add_run, in_setting, run_config, sweep_folder
 
 SHAPES_OF_TWO_DEPTHS = (SHAPES[0], SHAPES[2], SHAPES[3], SHAPES[5])
@@ -57,8 +57,6 @@ def test_each_universe_is_what_the_sweep_compares_at_one_size_and_budget(tmp_pat
         pytest.approx(value, abs=0.01) for value in (0.05, 0.05, 0.02, 0.02)
     ]
     assert len({universe.choices["size"] for universe in multiverse.universes}) == 2
-    again = explore_recipes([one, one])
-    assert all("sweep" in universe.choices for universe in again.universes)
 
 
 @pytest.mark.slow
@@ -91,13 +89,50 @@ def test_knobs_that_change_together_are_one_choice() -> None:
     ]
 
 
-def test_every_folder_that_cannot_answer_is_reported(tmp_path: Path) -> None:
-    shallow = sweep_folder(tmp_path / "shallow", SWEEP | {"seeds": 1})
-    add_run(shallow, run_config(1, 64))
-    shallow.write_ledger()
-    (tmp_path / "none").mkdir()
+def shallow(path: Path) -> Path:
+    """A sweep of one depth."""
+    folder = sweep_folder(path, SWEEP | {"seeds": 1})
+    add_run(folder, run_config(1, 64))
+    folder.write_ledger()
+    return path
+
+
+def test_a_sweep_that_cannot_answer_is_left_out_with_a_note(tmp_path: Path) -> None:
+    good, unfit = sweep(tmp_path / "good", 0.05, (1e6,)), shallow(tmp_path / "unfit")
+    actual, alone = explore_recipes([good, unfit]), explore_recipes([good])
+    assert actual.universes == alone.universes
+    assert alone.notes == ()
+    (note,) = actual.notes
+    assert note.startswith(f"left out: {unfit}: cannot compare depth and width: no two depths ")
+    assert note in actual.to_text()
+
+
+def test_that_no_sweep_can_answer_is_one_error_with_every_folder(tmp_path: Path) -> None:
+    folders = [shallow(tmp_path / "a"), shallow(tmp_path / "b")]
     with pytest.raises(InputError) as caught:
-        explore_recipes([sweep(tmp_path / "good", 0.05, (1e6,)), shallow.path, tmp_path / "none"])
-    assert [Path(problem.place).name for problem in caught.value.problems] == ["shallow", "none"]
-    assert "cannot compare depth and width" in str(caught.value)
-    assert SweepFolder(tmp_path / "good").ledger_file.exists()
+        explore_recipes(folders)
+    assert [problem.place for problem in caught.value.problems] == [*map(str, folders)]
+    assert all("cannot compare depth and width" in problem.message for problem in caught.value.problems)
+
+
+def test_every_folder_that_is_no_sweep_is_reported(tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+    with pytest.raises(InputError) as caught:
+        explore_recipes([sweep(tmp_path / "good", 0.05, (1e6,)), *folders])
+    assert [problem.place for problem in caught.value.problems] == [*map(str, folders)]
+    assert "is not a sweep folder" in str(caught.value)
+
+
+def test_a_sweep_given_twice_counts_once(tmp_path: Path) -> None:
+    one = sweep(tmp_path / "one", 0.05, (1e6,))
+    assert explore_recipes([one, one]) == explore_recipes([one])
+
+
+def test_sweeps_of_one_recipe_are_told_by_their_folders(tmp_path: Path) -> None:
+    one = sweep(tmp_path / "a" / "same_name", 0.05, (1e6,))
+    other = Path(shutil.copytree(one, tmp_path / "b" / "same_name"))
+    both = explore_recipes([one, other])
+    assert [universe.choices["sweep"] for universe in both.universes] == [str(one)] * 2 + [str(other)] * 2
+    assert both.flips()["sweep"] == 0.0
