@@ -12,7 +12,7 @@ import click
 
 from study.base.errors import InputError, Problem, option_name
 from study.base.quantities import RESAMPLES
-from study.base.text import echo
+from study.base.text import echo, file_name
 from study.commands.options import CountRange, FiniteRange, as_json, completing, figure_options, output_folder
 
 if TYPE_CHECKING:
@@ -394,10 +394,16 @@ def plot(
 @selection_options
 @click.option(
     "--ask",
-    type=click.Choice(["compute", "shape"]),
-    help="How to split compute, or depth against width.  [default: shape for a sweep that compares depths, else compute]",
+    metavar="QUESTION",
+    shell_complete=completing("questions"),
+    help="compute (how to split it), shape (depth against width), or a knob whose values to compare, as architecture.norm.  "
+    "[default: shape for several sweeps and for one that compares depths, else compute]",
 )
-@click.option("--into", type=output_folder, help="Folder for a figure and the JSON of all universes.")
+@click.option(
+    "--into",
+    type=output_folder,
+    help="Folder for a figure and the JSON of all universes; of a knob, a folder in it for each two values.",
+)
 @figure_options
 @as_json
 def multiverse(
@@ -417,26 +423,33 @@ def multiverse(
     use all rows.
 
     Of several sweeps' folders the question is depth or width, at each of their sizes and budgets; it shows whether the answer
-    turns with position encoding, optimiser, budget, corpus or whatever else differs between them.
+    turns with position encoding, optimiser, budget, corpus or whatever else differs between them. --ask architecture.norm
+    compares each two norms, at each shape and budget, in cells of one sweep or two that differ in nothing else. Sweeps that
+    cannot answer are left out with a note.
     """
-    from study.evidence.recipe_multiverse import explore_recipes
+    from study.base.quantities import rounded_all
+    from study.evidence.recipe_multiverse import explore_knob, explore_recipes
     from study.evidence.shape_multiverse import asks_about_shape, explore_shapes, why_not_shape
     from study.laws.multiverse import explore
     from study.laws.reading import TableQuery
 
     table, *others = tables
+    knob = None if ask in ("compute", "shape") else ask
     if others and ask == "compute":
-        raise InputError.at("--ask", "compute is for one table; several sweeps are asked about shape")
-    if others or ask == "shape" or (ask is None and asks_about_shape(table)):
+        raise InputError.at("--ask", "compute is for one table; several sweeps are asked about shape or a knob")
+    if others or knob is not None or ask == "shape" or (ask is None and asks_about_shape(table)):
         if unread := [option_name(name) for name, value in options.items() if value]:
-            raise InputError.at(", ".join(unread), "is only for tables; the question of shape uses a sweep's own columns")
-        universes = explore_recipes(tables) if others else explore_shapes(table)
+            raise InputError.at(", ".join(unread), "is only for tables; the questions of sweeps use their own columns")
+        if knob is not None:
+            asked = explore_knob(tables, knob)
+        else:
+            asked = [explore_recipes(tables) if others else explore_shapes(table)]
     else:
         own_question = ask is None and not any(options.values())
         sizes = options.pop("parameters"), options.pop("flops")
         roles, selection = _given(options)
         try:
-            universes = explore(TableQuery(_opened(table), roles, **selection), *sizes)
+            asked = [explore(TableQuery(_opened(table), roles, **selection), *sizes)]
         except InputError as error:
             raise InputError([*(why_not_shape(table) if own_question else ()), *error.problems]) from error
     if into is not None:
@@ -444,8 +457,15 @@ def multiverse(
         from study.plotting.style import drawn_as
 
         with drawn_as(style):
-            save_multiverse(universes, into, formats)
-    _show(universes, as_json)
+            for one in asked:
+                values = file_name(f"{one.question.above} or {one.question.below}")
+                save_multiverse(one, into if knob is None else into / values, formats)
+    if knob is None:
+        _show(asked[0], as_json)
+    elif as_json:
+        echo(json.dumps(rounded_all([one.to_dict() for one in asked]), indent=1, allow_nan=False))
+    else:
+        echo("\n\n".join(one.to_text() for one in asked))
 
 
 @click.command()

@@ -240,6 +240,12 @@ def _laws(_context: click.Context) -> list[str]:
     return [*LAWS]
 
 
+def _questions(_context: click.Context) -> list[str]:
+    from study.evidence.recipe_multiverse import ASKABLE
+
+    return ["compute", "shape", *ASKABLE]
+
+
 def _tasks(_context: click.Context) -> list[str]:
     from study.tasks.task_spec import known_tasks
 
@@ -277,6 +283,7 @@ def _results(context: click.Context) -> Path:
 SOURCES: Mapping[str, Callable[[click.Context], Iterable[str]]] = {
     "models": _models,
     "laws": _laws,
+    "questions": _questions,
     "tasks": _tasks,
     "shipped_sweeps": _shipped_sweeps,
     "notebooks": _notebooks,

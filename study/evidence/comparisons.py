@@ -5,7 +5,7 @@ A shape dominates another if it has less of everything and a lower loss, at one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, combinations, permutations
@@ -173,23 +173,33 @@ def compare(families: Sequence[Family], variants: Sequence[Family] = (), include
     left_out: dict[tuple[str, str], LeftOut] = {}
     compared: list[Comparison] = []
     for family in (*equal, *variants):
-        reasons = {cell.name: why_left_out(cell, include_unbracketed) for cell in family.cells}
-        entering = [cell for cell in family.cells if reasons[cell.name] is None]
-        reasons |= {cell.name: _why_unequal(cell, entering) for cell in entering}
+        reasons = reasons_left_out(family, include_unbracketed)
         for cell in family.cells:
             if (reason := reasons[cell.name]) is not None:
                 left_out.setdefault((cell.name, reason), LeftOut(cell.name, family.side(cell), family.label, reason))
-        of_several_shapes = len({_sizes(cell) for cell in family.cells}) > 1
-        for one, other in combinations(entering, 2):
-            if not _equal_budgets(one, other) or (of_several_shapes and _sizes(one) == _sizes(other)):
-                continue  # variants of one shape have their own family
-            first, second = (one, other) if family.column is None and _sizes(one) > _sizes(other) else (other, one)
-            compared.append(_comparison(family, first, second, seeds))
+        pairs_in = (pair for pair in pairs_of(family) if not any(reasons[cell.name] for cell in pair))
+        compared += [comparison_of(family, first, second, seeds) for first, second in pairs_in]
     why_none = None if any(pair.of_shapes for pair in compared) else _why_none(families, equal)
     pairs = adjust_by_holm(compared)
     tested = sum(pair.p_value_holm is not None for pair in pairs)
     pairs = tuple(_add_remedies(pair, seeds, tested) if pair.status == "undecided" else pair for pair in pairs)
     return Comparisons(pairs, tuple(left_out.values()), scatter, why_none)
+
+
+def pairs_of(family: Family) -> Iterator[tuple[CellResult, CellResult]]:
+    """Yield the first and second cell of every pair of a family at equal budgets."""
+    of_several_shapes = len({_sizes(cell) for cell in family.cells}) > 1
+    for one, other in combinations(family.cells, 2):
+        if not _equal_budgets(one, other) or (of_several_shapes and _sizes(one) == _sizes(other)):
+            continue  # variants of one shape have their own family
+        yield (one, other) if family.column is None and _sizes(one) > _sizes(other) else (other, one)
+
+
+def reasons_left_out(family: Family, include_unbracketed: bool) -> dict[str, str | None]:
+    """Return why comparisons leave a cell of a family out, if so, by cell name."""
+    reasons = {cell.name: why_left_out(cell, include_unbracketed) for cell in family.cells}
+    entering = [cell for cell in family.cells if reasons[cell.name] is None]
+    return reasons | {cell.name: _why_unequal(cell, entering) for cell in entering}
 
 
 def why_left_out(cell: CellResult, include_unbracketed: bool) -> str | None:
@@ -224,7 +234,8 @@ def _sizes(cell: CellResult) -> tuple[int, ...]:
     return tuple(getattr(cell.architecture, size) for size in WEIGHED)
 
 
-def _comparison(family: Family, first: CellResult, second: CellResult, seeds: SeedVariances) -> Comparison:
+def comparison_of(family: Family, first: CellResult, second: CellResult, seeds: SeedVariances) -> Comparison:
+    """Return the comparison of two cells of a family, its interval and p-value not adjusted for others."""
     of_variants = family.column is not None
     sizes = list(zip(WEIGHED, _sizes(first), _sizes(second), strict=True))
     fewer = next((size for size, one, other in sizes if one < other), None)

@@ -70,7 +70,7 @@ def why_not_shape(folder: Path) -> list[Problem]:
 def no_shapes_to_compare(folder: SweepFolder) -> str:
     """Say that a sweep has no shapes that could answer the question."""
     why = "cannot compare depth and width: no two depths were trained at equal parameters and different width or FFN"
-    return why + ("; its answer compares variants" if folder.varied() else "")
+    return why + (f"; --ask {varied[0]} compares variants" if (varied := folder.varied()) else "")
 
 
 def explore_shapes(folder: Path) -> Multiverse:

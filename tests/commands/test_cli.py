@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib import import_module
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.tasks.task_spec import known_tasks
 from tests.points import TRUTHS, columns_of
-from tests.synthetic import SWEEP, depth_or_width, run_config, sweep_folder
+from tests.synthetic import SWEEP, add_run, depth_or_width, in_setting, run_config, sweep_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [name for names in HOMES.values() for name in names]
@@ -331,7 +332,25 @@ def test_a_multiverse_of_a_sweep_that_no_question_fits_says_why(study: Any, tmp_
     assert study("multiverse", folder.path, "--ask", "compute")[2] == f"{compute}\n"
     folder.sweep_file.write_text(yaml.safe_dump(SWEEP | {"vary": {"architecture.norm": ["post", "pre"]}}))
     message = study("multiverse", folder.path)[2].splitlines()[0]
-    assert message == f"error: shape: {why}; its answer compares variants"
+    assert message == f"error: shape: {why}; --ask architecture.norm compares variants"
+
+
+def test_a_multiverse_of_a_knob_has_an_item_and_a_folder_for_each_two_values(study: Any, tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "made_up", SWEEP | {"vary": {"architecture.norm": ["post", "pre"]}})
+    for norm, seed, rate in product(("post", "pre"), (0, 1), (2e-3, 4e-3, 8e-3)):
+        add_run(folder, in_setting(run_config(1, 64, rate, seed), norm=norm))
+    folder.write_ledger()
+    ask = ("multiverse", folder.path, "--ask", "architecture.norm")
+    status, out, _ = study(*ask, "--into", tmp_path / "figures", "--json")
+    assert status == 0
+    (asked,) = json.loads(out)
+    assert asked["universes"] == asked["answered"] == 1
+    kept = tmp_path / "figures" / "norm=post-or-norm=pre"
+    assert {file.name for file in kept.iterdir()} == {"multiverse.json", "answer_by_convention.svg"}
+    assert json.loads((kept / "multiverse.json").read_text()) == asked
+    assert study(*ask)[1].startswith("At equal size and budget, which lowers the loss: norm=post or norm=pre?\n")
+    assert study(*ask, "--where", "loss < 3")[2].startswith("error: --where: is only for tables")
+    assert study("multiverse", tmp_path, "--ask", "norm")[2].endswith("did you mean 'architecture.norm'?\n")
 
 
 def test_fit_prints_json_with_its_status_and_forecast(study: Any, tmp_path: Path) -> None:
