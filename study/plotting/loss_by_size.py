@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from study.base.quantities import plural
+from study.base.text import joined
 from study.evidence.cells import CellResult, run_ids_in, shorten_run_ids
 from study.evidence.evidence import Evidence
 from study.evidence.families import Family
@@ -43,7 +46,12 @@ _HELD = {"depth": ("width",), "ffn": ("depth", "width"), "heads": ("depth", "wid
 _SPLITS = {"depth": ("ffn", "heads"), "ffn": ("heads",), "heads": ()}
 """The sizes that follow the width, and split a line that has several at one position."""
 
-_NAME = {"depth": "depth", "ffn": "FFN ratio", "heads": "number of heads"}
+_RANGE = {"depth": "depths {}", "ffn": "FFN ratios {}", "heads": "{} heads"}
+"""The positions of a line in words."""
+
+_MOST_SPANS = 3
+"""The most lines whose spans a title lists; of more it names the least and the greatest."""
+
 _WIDTH = 3.2
 """Inches of a panel."""
 
@@ -140,8 +148,8 @@ class LossBySize:
             axes[0].xaxis.set_major_locator(FixedLocator(sorted(data["place"].unique())))
             axes[0].xaxis.set_minor_locator(NullLocator())
             axes[0].xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            finding, note = _title(data, _NAME[self.size], cut)
-            title_above(figure, incomparable(data) or finding, note + mark_plateau(axes, data))
+            finding = incomparable(data) or _finding(data, self.size)
+            title_above(figure, finding, _note(data, cut) + mark_plateau(axes, data))
             legend_below(figure, style_key(styles), columns=2)
         return figure
 
@@ -200,11 +208,54 @@ def _write_labels(axes: Axes, runs: pd.DataFrame, styles: Mapping[str, tuple[str
         axes.annotate(name, (x, top), (aside, 5), ha=side, color=styles[line][0], **look)
 
 
-def _title(data: pd.DataFrame, size: str, cut: str) -> tuple[str, str]:
-    """Return the lowest mean loss, and what is counted."""
-    best = data.nsmallest(1, "mean_nats").iloc[0]
-    where = ", ".join(filter(None, (str(best["line"]), str(best["panel"]) if data["panel"].nunique() > 1 else "")))
-    finding = f"Lowest mean loss: {best['mean_nats']:.3f} {best['unit']} at {size} {best['place']:g} ({where})"
+def _finding(data: pd.DataFrame, size: str) -> str:
+    """How far the mean loss spreads over the positions of each line, or of many lines the least and the greatest."""
+    lines = data.groupby(["panel", "line"], sort=False).agg(span=("mean_nats", np.ptp), places=("place", _range)).reset_index()
+    lines["where"] = _wheres(lines)
+    few = len(lines) <= _MOST_SPANS and lines["panel"].nunique() == 1
+    shown = lines if few else lines.loc[[lines["span"].idxmin(), lines["span"].idxmax()]]
+    ranges = [_RANGE[size].format(places) for places in shown["places"]]
+    one_range = len(set(ranges)) == 1
+    parts = {
+        "span": shown["span"].map("{:.3f}".format),
+        "unit": [data["unit"].iloc[0], *[""] * (len(shown) - 1)],
+        "over": "" if one_range else [f"over {words}" for words in ranges],
+        "where": _end_once([*shown["where"]]) if few else shown["where"],
+    }
+    spans = [" ".join(filter(None, words)) for words in pd.DataFrame(parts).itertuples(index=False)]
+    listed = joined(spans) if few else f"at least {spans[0]}, and at most {spans[1]}"
+    return f"{f'Over {ranges[0]} the' if one_range else 'The'} mean loss spans {listed}"
+
+
+def _range(places: pd.Series[float]) -> str:
+    between = "to" if places.nunique() > 2 else "and"
+    return f"{places.min():g} {between} {places.max():g}"
+
+
+def _wheres(lines: pd.DataFrame) -> list[str]:
+    """Return the sizes, panel and variant of each line in words, without what all lines share."""
+    names = [str(name).split(", ") for name in lines["line"]]
+    shared = set.intersection(*map(set, names)) if lines["line"].nunique() > 1 else set[str]()
+    panels = lines["panel"] if lines["panel"].nunique() > 1 else [""] * len(lines)
+    wheres = []
+    for name, panel in zip(names, panels, strict=True):
+        own = [part for part in name if part not in shared]
+        sizes = [*(part for part in own if "=" not in part), *filter(None, [panel])]
+        variant = [part for part in own if "=" in part]
+        words = [f"{word} {joined(those)}" for word, those in (("at", sizes), ("with", variant)) if those]
+        wheres.append(" ".join(words))
+    return wheres
+
+
+def _end_once(names: Sequence[str]) -> list[str]:
+    """Return the names, of which only the last keeps the words that all end with."""
+    words = [name.split() for name in names]
+    shared = sum(1 for _ in takewhile(lambda ends: len(set(ends)) == 1, zip(*map(reversed, words), strict=False)))
+    return [*(" ".join(each[: len(each) - shared]) for each in words[:-1]), *names[-1:]]
+
+
+def _note(data: pd.DataFrame, cut: str) -> str:
+    """Return what is counted, and what bars and marks mean."""
     unbracketed = "" if data["bracketed"].all() else "; ? = learning rate not bracketed"
     runs = plural(data["run_id"].nunique(), "run")
-    return finding, f"{runs}; lines join means over seeds; {what_bars_show(data['low_nats'], data['tokens'])}{cut}{unbracketed}"
+    return f"{runs}; lines join means over seeds; {what_bars_show(data['low_nats'], data['tokens'])}{cut}{unbracketed}"

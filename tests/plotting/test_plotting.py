@@ -709,6 +709,7 @@ def test_losses_that_do_not_compare_share_no_axis_and_have_no_winner(figure: Fig
     if figure is not learning_rate:
         assert title.replace("\n", " ").startswith("Losses of objective=mlm and objective=rtd do not compare")
     assert "owest" not in title
+    assert "spans" not in title
     plt.close(drawn)
 
 
@@ -811,6 +812,72 @@ def test_the_title_of_pairs_names_the_sides_that_are_lower_and_counts_averages_a
     average["family"] = paired_differences.AVERAGES
     title = title_of(paired_differences.draw(pd.concat([average, three.assign(status="undecided")], ignore_index=True)))
     assert title.replace("\n", " ").startswith("0 of 3 pairs differ significantly; of 1 average 1: shallower better in 1")
+
+
+@pytest.mark.parametrize(
+    ("size", "shapes", "title"),
+    [
+        (
+            "depth",
+            [(1, 64, 2, 256), (2, 64, 2, 256), (4, 64, 2, 256), (1, 128, 2, 512), (2, 128, 2, 512), (4, 128, 2, 512)],
+            "Over depths 1 to 4 the mean loss spans {} nats at width 64 and {} at width 128",
+        ),
+        (
+            "depth",
+            [(1, 128, 2, 512), (2, 92, 2, 368), (1, 184, 2, 736), (2, 128, 2, 512)],
+            "Over depths 1 and 2 the mean loss spans {} nats at 202.1k and {} at 402.9k non-embedding parameters",
+        ),
+        (
+            "depth",
+            [(1, 64, 2, 256), (2, 64, 2, 256), (4, 64, 2, 256), (2, 128, 2, 512), (4, 128, 2, 512)],
+            "The mean loss spans {} nats over depths 1 to 4 at width 64 and {} over depths 2 and 4 at width 128",
+        ),
+        (
+            "heads",
+            [(2, 64, 1, 256), (2, 64, 2, 256), (2, 64, 8, 256)],
+            "Over 1 to 8 heads the mean loss spans {} nats at depth 2, width 64 and ffn 256",
+        ),
+        (
+            "ffn",
+            [(1, 64, 2, 64), (1, 64, 2, 96), (2, 64, 2, 64), (2, 64, 2, 96)],
+            "Over FFN ratios 1 and 1.5 the mean loss spans {} nats at depth 1 and {} at depth 2",
+        ),
+    ],
+    ids=["widths", "equal parameters", "other depths a line", "heads", "FFN"],
+)
+def test_a_title_says_how_far_the_mean_loss_spreads_along_each_line(
+    tmp_path: Path, size: Literal["depth", "heads", "ffn"], shapes: list[tuple[int, int, int, int]], title: str
+) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for depth, width, heads, ffn in shapes:
+        add_run(folder, reshaped(run_config(depth, width), heads=heads, ffn=ffn))
+    folder.write_ledger()
+    data = LossBySize(size).frame(gather(folder))
+    means = data.groupby("line", sort=False)["mean_nats"]
+    spans = [f"{span:.3f}" for span in means.max() - means.min()]
+    finding, note = title_of(LossBySize(size).draw(data)).split(" runs; ")
+    assert " ".join(finding.split()) == f"{title.format(*spans)} {len(shapes)}"
+    assert note.startswith("lines join means over seeds; no seed replicates, so no intervals")
+
+
+def test_a_title_of_many_lines_names_the_least_and_the_greatest_spread(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"vary": {"architecture.norm": ["pre", "post"]}})
+    for depth, width, norm in product((1, 2), (64, 128), ("pre", "post")):
+        add_run(folder, in_setting(run_config(depth, width), norm=norm))
+    folder.write_ledger()
+    data = BY_DEPTH.frame(gather(folder))
+    pre, narrow, deep = data["setting"] == "norm=pre", data["width"] == 64, data["depth"] == 2
+    four = data.assign(mean_nats=4 + deep * (0.1 + 0.2 * narrow + 0.4 * pre))
+    finding = " ".join(title_of(BY_DEPTH.draw(four)).split())
+    over = "Over depths 1 and 2 the mean loss spans at least"
+    greatest = "at most 0.700 at width 64 with norm=pre"
+    assert finding.startswith(f"{over} 0.100 nats at width 128 with norm=post, and {greatest} 8 runs; ")
+    budgets = pd.concat([four[pre & narrow].assign(panel=panel) for panel in ("1M tokens", "2M tokens")], ignore_index=True)
+    budgets.loc[(budgets["panel"] == "2M tokens") & (budgets["depth"] == 2), "mean_nats"] = 4.2
+    finding = " ".join(title_of(BY_DEPTH.draw(budgets.assign(unit="bits per byte"))).split())
+    least, most = (nats / np.log(2) for nats in (0.2, 0.7))
+    greatest = f"at most {most:.3f} at width 64 and 1M tokens with norm=pre"
+    assert finding.startswith(f"{over} {least:.3f} bits per byte at width 64 and 2M tokens with norm=pre, and {greatest} ")
 
 
 def test_titles_state_what_is_found(evidence: Evidence) -> None:
