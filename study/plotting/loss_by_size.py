@@ -68,8 +68,10 @@ class LossBySize:
         """One row per usable run at its cell's chosen rate, on lines with two positions or more.
 
         The lines are of equal parameters or of equal width, whichever hold more runs; heads trade against nothing. A line whose
-        shapes differ in heads or FFN at one position is split by these. `low_nats` and `high_nats` are the 95% interval of the
-        cell's mean over seeds (study.evidence.seed_scatter, fixed validation set).
+        shapes differ in heads or FFN at one position is split by these. Among lines of equal width a shape with one position is
+        a point if a line of its panel and variant differs in one held size alone; of equal parameters it trades against nothing
+        and is left out. `low_nats` and `high_nats` are the 95% interval of the cell's mean over seeds
+        (study.evidence.seed_scatter, fixed validation set).
         """
         rows = [
             row
@@ -82,8 +84,10 @@ class LossBySize:
             return pd.DataFrame()
         table = pd.DataFrame(rows)
         table["place"] = _ratio(table, digits=3) if self.size == "ffn" else table[self.size]
-        traded, fixed = self._on_lines(table[table["family"] != ""], True), self._on_lines(table, False)
-        return fixed if self.size == "heads" or len(fixed) > len(traded) else traded
+        traded, fixed = self._with_lines(table[table["family"] != ""], True), self._with_lines(table, False)
+        if self.size == "heads" or _is_long(fixed).sum() > _is_long(traded).sum():
+            return _with_positions(fixed[self._is_near_long(fixed)])
+        return _with_positions(traded[_is_long(traded)])
 
     def _rows(self, cell: CellResult, family: Family, evidence: Evidence) -> list[dict[str, object]]:
         mean, half = cell.losses.mean(), evidence.half_width(cell)
@@ -95,6 +99,7 @@ class LossBySize:
             "mean_nats": mean,
             "low_nats": None if half is None else mean - half,
             "high_nats": None if half is None else mean + half,
+            "bottom_nats": min(mean - (half or 0.0), cell.losses.mean(axis=1).min()),
             "top_nats": max(mean + (half or 0.0), cell.losses.mean(axis=1).max()),
             "bracketed": cell.rates.bracketed,
             "tokens": cell.tokens,
@@ -105,13 +110,10 @@ class LossBySize:
         losses = zip(cell.runs, cell.losses.mean(axis=1), strict=True)
         return [{**shared, "run_id": run, "loss_nats": loss} for run, loss in losses]
 
-    def _on_lines(self, table: pd.DataFrame, traded: bool) -> pd.DataFrame:
-        """Return the rows with their `line` and `label`, without lines of a single position.
-
-        `traded` lets the width vary along a line of equal parameters.
-        """
+    def _with_lines(self, table: pd.DataFrame, traded: bool) -> pd.DataFrame:
+        """Return the rows with their `line` and `label`; `traded` lets the width vary along a line of equal parameters."""
         if table.empty:
-            return table
+            return table.assign(line="", label="")
         held = [f"{size} " + table[size].astype(str) for size in _HELD[self.size] if not (traded and size == "width")]
         words = [table["family"], *held] if traded else [*held, table["setting"]]
         table = table.assign(line=[", ".join(filter(None, parts)) for parts in zip(*words, strict=True)])
@@ -120,8 +122,16 @@ class LossBySize:
         ids = run_ids_in(table["line"])
         table["line"] = [shorten_run_ids(line, ids) for line in table["line"]]
         width = "H" + table["width"].astype(str) if traded else ""
-        table = table.assign(label=width + table["bracketed"].map({True: "", False: "?"}))
-        return _with_positions(table[table.groupby(["panel", "line"])["place"].transform("nunique") > 1])
+        return table.assign(label=width + table["bracketed"].map({True: "", False: "?"}))
+
+    def _is_near_long(self, table: pd.DataFrame) -> pd.Series[bool]:
+        """Whether each row's line has two positions or more, or differs from such a line in one held size alone."""
+        is_long, held = _is_long(table), _HELD[self.size]
+        near = is_long
+        for size in held:
+            shared = [table[name] for name in ("panel", "setting", *held) if name != size]
+            near = near | is_long.groupby(shared).transform("any")
+        return near
 
     def draw(self, data: pd.DataFrame) -> Figure:
         """One panel per budget and group of losses that compare.
@@ -152,6 +162,11 @@ class LossBySize:
             title_above(figure, finding, _note(data, cut) + mark_plateau(axes, data))
             legend_below(figure, style_key(styles), columns=2)
         return figure
+
+
+def _is_long(table: pd.DataFrame) -> pd.Series[bool]:
+    """Whether each row's line has two positions or more in its panel."""
+    return table.groupby(["panel", "line"])["place"].transform("nunique") > 1
 
 
 def _with_positions(table: pd.DataFrame) -> pd.DataFrame:
@@ -193,24 +208,32 @@ def _draw_line(axes: Axes, runs: pd.DataFrame, style: tuple[str, str]) -> None:
 
 
 def _write_labels(axes: Axes, runs: pd.DataFrame, styles: Mapping[str, tuple[str, str]]) -> None:
-    """Label each mean above its bar, or above its runs if the bar leaves the axis.
+    """Label each mean above its bar, or above its runs if the bar leaves the axis; of three or more the lowest is below.
 
-    Of several at one position the first reaches left and the last right.
+    Of several above one position the first reaches left and the last right.
     """
-    _, highest = axes.get_ylim()
-    of_runs = runs.groupby("cell")["loss_nats"].transform("max")
-    means = runs.assign(top=runs["top_nats"].where(runs["top_nats"] < highest, of_runs)).drop_duplicates("cell")
+    lowest, highest = axes.get_ylim()
+    of_runs = runs.groupby("cell")["loss_nats"]
+    top = runs["top_nats"].where(runs["top_nats"] < highest, of_runs.transform("max"))
+    bottom = runs["bottom_nats"].where(runs["bottom_nats"] > lowest, of_runs.transform("min"))
+    means = runs.assign(top=top, bottom=bottom)[runs["label"] != ""].drop_duplicates("cell")
+    at_place = means.groupby("place")
+    below = means.index.isin(at_place["mean_nats"].idxmin()) & (at_place["label"].transform("size") > 2)
     look: dict[str, Any] = {"textcoords": "offset points", "path_effects": halo()}
-    ends = means.groupby("place")["x"].agg(["min", "max"])
-    for line, x, name, top, position in means[["line", "x", "label", "top", "place"]].itertuples(index=False):
+    for line, x, name, y in means.loc[below, ["line", "x", "label", "bottom"]].itertuples(index=False):
+        axes.annotate(name, (x, y), (0, -5), ha="center", va="top", color=styles[line][0], **look)
+    above = means[~below]
+    ends = above.groupby("place")["x"].agg(["min", "max"])
+    for line, x, name, y, position in above[["line", "x", "label", "top", "place"]].itertuples(index=False):
         first, last = ends.loc[position]
         side, aside = ("center", 0) if first == last or first < x < last else ("right", 2) if x == first else ("left", -2)
-        axes.annotate(name, (x, top), (aside, 5), ha=side, color=styles[line][0], **look)
+        axes.annotate(name, (x, y), (aside, 5), ha=side, color=styles[line][0], **look)
 
 
 def _finding(data: pd.DataFrame, size: str) -> str:
     """How far the mean loss spreads over the positions of each line, or of many lines the least and the greatest."""
-    lines = data.groupby(["panel", "line"], sort=False).agg(span=("mean_nats", np.ptp), places=("place", _range)).reset_index()
+    by_line = data[_is_long(data)].groupby(["panel", "line"], sort=False)
+    lines = by_line.agg(span=("mean_nats", np.ptp), places=("place", _range)).reset_index()
     lines["where"] = _wheres(lines)
     few = len(lines) <= _MOST_SPANS and lines["panel"].nunique() == 1
     shown = lines if few else lines.loc[[lines["span"].idxmin(), lines["span"].idxmax()]]

@@ -160,6 +160,40 @@ def test_every_cell_stands_on_a_line_of_the_size_that_varies(
     assert len(drawn) == lines
 
 
+def test_a_shape_of_one_depth_is_a_point_beside_lines_of_its_panel_and_variant(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"vary": {"architecture.norm": ["post", "pre"]}})
+    for depth, width, norm, tokens in [
+        *[(1, 64, "post", 1e6), (2, 64, "post", 1e6), (1, 256, "post", 1e6)],
+        *[(1, 64, "pre", 1e6), (1, 64, "post", 2e6)],
+    ]:
+        add_run(folder, in_setting(run_config(depth, width, tokens=tokens), norm=norm))
+    folder.write_ledger()
+    data = BY_DEPTH.frame(gather(folder))
+    depths = data.groupby(["panel", "line"])["depth"].agg(list).to_dict()
+    assert depths == {("1M tokens", "width 64, norm=post"): [1, 2], ("1M tokens", "width 256, norm=post"): [1]}
+    figure = BY_DEPTH.draw(data)
+    points = np.concatenate([np.asarray(drawn.get_offsets()) for drawn in figure.axes[0].collections])
+    assert set(points[:, 1]) >= {*data["mean_nats"]}
+    assert "at width 64 with norm=post" in " ".join(title_of(figure).split()), "a point has no spread"
+
+
+def test_a_shape_of_one_number_of_heads_is_a_point_if_it_shares_all_sizes_but_one_with_a_line(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for depth, width, heads in ((2, 64, 2), (2, 64, 4), (1, 64, 2), (1, 128, 2)):
+        add_run(folder, reshaped(run_config(depth, width), heads=heads))
+    folder.write_ledger()
+    data = LossBySize("heads").frame(gather(folder))
+    assert set(data["line"]) == {"depth 2, width 64, ffn 256", "depth 1, width 64, ffn 256"}
+
+
+def test_a_shape_whose_parameters_no_other_has_stands_on_no_line_of_equal_parameters(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for depth, width in ((1, 128), (2, 92), (1, 64)):
+        add_run(folder, run_config(depth, width))
+    folder.write_ledger()
+    assert set(BY_DEPTH.frame(gather(folder))["width"]) == {128, 92}
+
+
 def test_learning_rate_shows_excluded_runs_and_one_choice_a_cell(evidence: Evidence) -> None:
     data = learning_rate.frame(evidence)
     assert len(data) == 12 * 4 + 2
@@ -436,7 +470,7 @@ def test_a_bar_of_one_degree_of_freedom_does_not_flatten_the_points(figure: Figu
     data = figure.frame(evidence)
     assert "longer than the axis" not in title_of(figure.draw(data))
     long = data.assign(**dict.fromkeys(data.columns.intersection(["half_nats", "high_nats", "top_nats"]), 30.0))
-    long = long.assign(**dict.fromkeys(data.columns.intersection(["low_nats"]), -30.0))
+    long = long.assign(**dict.fromkeys(data.columns.intersection(["low_nats", "bottom_nats"]), -30.0))
     drawn = figure.draw(long)
     low, high = drawn.axes[0].get_ylim()
     spread = np.ptp(data["loss_nats"])
@@ -1079,6 +1113,32 @@ def test_labels_of_lines_at_one_place_do_not_cover_each_other(tmp_path: Path) ->
     assert len(labels) == 6
     boxes = [text.get_window_extent() for text in labels]
     assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
+
+
+def test_of_three_labels_at_one_place_that_of_the_lowest_mean_stands_below(evidence: Evidence) -> None:
+    two = BY_DEPTH.frame(evidence)
+    two = two[two["panel"] == "1M tokens"]
+    lower = two[two["line"] == two["line"].iloc[0]]
+    shifted = {name: lower[name] - 0.5 for name in lower if name.endswith("_nats") and not name.startswith("unigram")}
+    lower = lower.assign(**shifted, line="lower", cell="lower " + lower["cell"])
+    three = pd.concat([two, lower], ignore_index=True)
+    cut = three.assign(low_nats=-30.0, high_nats=30.0, bottom_nats=-30.0, top_nats=30.0)
+    is_lower = three["line"] == "lower"
+    for shown, bottom, top in ((three, "bottom_nats", "top_nats"), (cut, "loss_nats", "loss_nats")):
+        below, above = _below_and_above(BY_DEPTH.draw(shown))
+        lowest, others = three[is_lower].groupby("cell")[bottom].min(), three[~is_lower].groupby("cell")[top].max()
+        assert sorted(label.xy[1] for label in below) == pytest.approx(sorted(lowest))
+        assert sorted(label.xy[1] for label in above) == pytest.approx(sorted(others))
+        assert {label.get_horizontalalignment() for label in above} == {"left", "right"}, "two reach to either side"
+    below, above = _below_and_above(BY_DEPTH.draw(two))
+    assert (len(below), len(above)) == (0, 6)
+
+
+def _below_and_above(figure: Figure) -> tuple[list[Annotation], list[Annotation]]:
+    """The labels of widths below and above what they label."""
+    labels = [text for text in figure.axes[0].texts if isinstance(text, Annotation) and text.get_text().startswith("H")]
+    below = [label for label in labels if label.get_verticalalignment() == "top"]
+    return below, [label for label in labels if label not in below]
 
 
 @pytest.mark.slow
