@@ -34,6 +34,9 @@ from study.plotting.style import (
 AVERAGES = "averages over conditions"
 """The heading of the averages over families."""
 
+MOST_PAIRS = 30
+"""The most pairs that a page shows at a glance; of more, the figure shows the averages alone, if there are any."""
+
 _SIDES = {
     "depth": ("deeper", "shallower"),
     "width": ("wider", "narrower"),
@@ -107,11 +110,12 @@ def _row(pair: Comparison | Average) -> dict[str, Any]:
 def draw(data: pd.DataFrame) -> Figure:
     """One row per pair under its family's name; left of zero the first side is better.
 
-    If every family compares the same two, its name stands for the pair. Thirty pairs fit a page, and of more the largest
-    differences are shown. An interval that reaches much farther than most ends in an arrow at the edge.
+    If every family compares the same two, its name stands for the pair. Of more than MOST_PAIRS the averages are shown alone,
+    or without averages the largest differences, as many as fit a page. An interval that reaches much farther than most ends in
+    an arrow at the edge.
     """
     every = _worded(in_unit(data).reset_index(drop=True))
-    data = _fitting(every)
+    data = _shown(every)
     first, second = data["sides"].iloc[0] if data["sides"].nunique() == 1 else ("first", "second")
     counts = data["n_sequences"].astype(str) + " sequences, " + data["n_seeds"] + " seeds"
     with theme():
@@ -145,9 +149,7 @@ def draw(data: pd.DataFrame) -> Figure:
         equal = " or ".join(data["equal"].unique())
         common = f"; {counts.iloc[0]}" if counts.nunique() == 1 else ""
         note = f"{first} minus {second} at equal {equal}; 95% intervals{common}"
-        pairs, of = ((rows["family"] != AVERAGES).sum() for rows in (data, every))
-        shown = f"; the {pairs} largest of {of} pairs are shown" if pairs < of else ""
-        title_above(figure, _finding(every), note + shown)
+        title_above(figure, _finding(every, data), note + _left_out(data, every))
         seen = [status for status in _LOOK if status in set(data["status"])]
         cut = [] if edges is None else [Line2D([], [], color="#777777", marker=">", label="interval goes on beyond the edge")]
         legend_below(figure, [*map(_key, seen), *cut])
@@ -171,19 +173,21 @@ def _edges(data: pd.DataFrame) -> tuple[float, float] | None:
     return max(-edge, intervals["low_nats"].min()), min(edge, intervals["high_nats"].max())
 
 
-def _finding(data: pd.DataFrame) -> str:
-    """How many pairs differ significantly, and which sides are lower; averages over conditions are counted apart."""
+def _finding(data: pd.DataFrame, shown: pd.DataFrame) -> str:
+    """How many differ significantly, and which sides are lower, of pairs and of averages, first what is shown."""
     tested = data[data["status"].isin(["decided", "undecided"])]
     averages = tested["family"] == AVERAGES
     if tested[~averages].empty:
         pairs = data[data["family"] != AVERAGES]
         return f"No test of {plural(len(pairs), 'pair')}: {_LOOK[str(pairs['status'].iloc[0])][2].partition(':')[0]}"
-    of_pairs, of_averages = _in_words(tested[~averages]), _in_words(tested[averages])
-    counted = plural(int((~averages).sum()), "pair")
-    differing, colon, winners = of_pairs.partition(": ")
+    kinds = [("pair", tested[~averages]), ("average", tested[averages])]
+    if shown["family"].eq(AVERAGES).all():
+        kinds.reverse()
+    (counted, words), *others = [(plural(len(rows), kind), _in_words(rows)) for kind, rows in kinds if len(rows)]
+    differing, colon, winners = words.partition(": ")
     verb = "differs" if differing == "1" else "differ"
-    finding = f"{differing} of {counted} {verb} significantly{colon}{winners}"
-    return f"{finding}; of {plural(int(averages.sum()), 'average')} {of_averages}" if averages.any() else finding
+    further = "".join(f"; of {counted} {words}" for counted, words in others)
+    return f"{differing} of {counted} {verb} significantly{colon}{winners}{further}"
 
 
 def _in_words(tested: pd.DataFrame) -> str:
@@ -213,9 +217,19 @@ def _names(rows: Sequence[tuple[str, object]]) -> tuple[bool, list[str]]:
 _in_lines = cache(in_lines)
 
 
-def _fitting(data: pd.DataFrame) -> pd.DataFrame:
-    """Return the averages and the pairs of the largest differences, as many as fit a page."""
+def _left_out(shown: pd.DataFrame, every: pd.DataFrame) -> str:
+    """Return the title's note on pairs that a figure leaves out, else nothing."""
+    pairs, of = ((rows["family"] != AVERAGES).sum() for rows in (shown, every))
+    if pairs == of:
+        return ""
+    return f"; the {pairs} largest of {of} pairs are shown" if pairs else f"; the tables list all {of} pairs"
+
+
+def _shown(data: pd.DataFrame) -> pd.DataFrame:
+    """Return the averages alone of more than MOST_PAIRS pairs, else the averages and the largest pairs that fit a page."""
     averages = data["family"] == AVERAGES
+    if averages.any() and (~averages).sum() > MOST_PAIRS:
+        return data[averages]
     largest = data.loc[~averages, "estimate_nats"].abs().sort_values(ascending=False, kind="stable").index
     for count in range(len(largest), 0, -1):
         shown = data[averages | data.index.isin(largest[:count])]

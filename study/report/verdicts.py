@@ -26,6 +26,7 @@ from study.evidence.paired import Difference, TestedDifference
 from study.evidence.rate_transfer import RateTransfer
 from study.evidence.score_trends import Verdict as TrendVerdict
 from study.laws.law_fits import LawFit
+from study.plotting.paired_differences import MOST_PAIRS
 from study.report.findings import compression_words, missing_comparison, run_count, why_excluded
 from study.report.pair_sentences import (
     READING_REMEDIES,
@@ -45,9 +46,6 @@ MOST_NAMES = 4
 
 MOST_KINDS = 2
 """The most kinds of comparison in a verdict; the findings have all."""
-
-MOST_PAIRS = 30
-"""The most pairs that a page shows at a glance; beyond, the figure of a verdict is the curve over depth."""
 
 
 @dataclass(frozen=True)
@@ -355,8 +353,9 @@ def _on_pairs(evidence: Evidence) -> Verdict:
 def _over_pairs(
     evidence: Evidence, clauses: Sequence[str], compared: Sequence[Comparison], others: Sequence[str] = ()
 ) -> Verdict:
-    first = ["paired_differences", "loss_by_depth"]
-    figures = (*(first if len(compared) <= MOST_PAIRS else first[::-1]), "loss_by_shape", "loss_against_parameters")
+    at_a_glance = len(compared) <= MOST_PAIRS or evidence.averages
+    first = ("paired_differences", "loss_by_depth") if at_a_glance else ("loss_by_depth", "paired_differences")
+    figures = (*first, "loss_by_shape", "loss_against_parameters")
     sentence = _sentence(evidence, clauses)
     also = tuple(_sentence(evidence, [clause]) for clause in others)
     if not compared:

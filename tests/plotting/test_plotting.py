@@ -634,6 +634,29 @@ def test_thirty_pairs_fit_a_page_and_a_family_of_one_pair_has_one_line(evidence:
     assert [label.get_text() for label in axes.get_yticklabels()] == [f"condition {number}" for number in range(5)]
 
 
+def test_of_more_than_thirty_pairs_the_averages_are_shown_alone(evidence: Evidence) -> None:
+    data = paired_differences.frame(evidence)
+    averages, pairs = (data[(data["family"] == paired_differences.AVERAGES) == is_average] for is_average in (True, False))
+    averages = averages.assign(status="decided", estimate_nats=0.1, pair=[f"average {number}" for number in range(6)])
+    pairs = pairs.assign(status="undecided")
+    for count in (30, 31):
+        many = pd.concat([pairs] * 3, ignore_index=True).head(count)
+        figure = paired_differences.draw(pd.concat([averages, many], ignore_index=True))
+        finding, note = title_of(figure).replace("\n", " ").split(" deeper minus shallower")
+        shown = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+        rows = [name for name in shown if name.startswith("L")]
+        assert shown[:7] == [paired_differences.AVERAGES, *averages["pair"]]
+        of_pairs, of_averages = f"{count} pairs", "6 averages"
+        if count == 30:
+            assert len(rows) == 30
+            assert finding == f"0 of {of_pairs} differ significantly; of {of_averages} 6: shallower better in 6"
+            assert "pairs" not in note
+        else:
+            assert rows == []
+            assert finding == f"6 of {of_averages} differ significantly: shallower better in 6; of {of_pairs} 0"
+            assert note.endswith("; the tables list all 31 pairs")
+
+
 def test_names_of_lines_leave_out_the_ids_of_runs(evidence: Evidence) -> None:
     donor, teacher = "97ca007d6d1784a0", "0123456789abcdef"
     rows = pd.DataFrame([of_cell(evidence.cells[0]) | {"panel": "one"}] * 2)

@@ -65,7 +65,9 @@ def test_every_reference_has_an_answer() -> None:
     assert len(ANSWERS) >= 17
 
 
-def test_pairs_that_no_page_shows_at_a_glance_are_shown_as_a_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_that_no_page_shows_at_a_glance_are_shown_as_averages_or_else_as_a_curve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for seed in (0, 1):
         for depth, width in ((1, 128), (4, 64)):
@@ -74,6 +76,12 @@ def test_pairs_that_no_page_shows_at_a_glance_are_shown_as_a_curve(tmp_path: Pat
     assert verdict_of(evidence).figures[0] == "paired_differences"
     monkeypatch.setattr(verdicts, "MOST_PAIRS", 0)
     assert verdict_of(evidence).figures[:2] == ("loss_by_depth", "paired_differences")
+    for seed in (0, 1):
+        for depth, width in ((1, 128), (4, 64)):
+            add_run(folder, run_config(depth, width, seed=seed, tokens=2e6))
+    evidence = evidence_of(folder, include_unbracketed=True)
+    assert len(evidence.averages) == 1
+    assert verdict_of(evidence).figures[0] == "paired_differences"
 
 
 @pytest.mark.slow
