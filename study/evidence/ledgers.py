@@ -34,6 +34,7 @@ COUNTS = {
     "train_flops_dense_head": "training FLOPs (train_flops_dense_head: the head at every position)",
     "train_flops_6n": "training FLOPs (train_flops_6n: 6·parameters·tokens)",
     "train_flops_6n_non_embedding": "training FLOPs (train_flops_6n_non_embedding: 6·parameters_non_embedding·tokens)",
+    "spent_flops": "all FLOPs spent (spent_flops: train_flops and those of donors and teachers)",
 }
 """Axis names for each count of parameters and FLOPs, with the convention, by ledger column."""
 

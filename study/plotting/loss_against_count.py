@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from study.base.quantities import plural
 from study.evidence.cells import CellResult, by_budget
 from study.evidence.evidence import Evidence
-from study.evidence.gains import pareto_front
+from study.evidence.gains import SPENT, pareto_front, spending_fronts
 from study.evidence.ledgers import COUNTS
 from study.plotting.hover import explain
 from study.plotting.lines import line_key, line_styles, lines, of_cell
@@ -33,7 +34,10 @@ from study.plotting.style import (
 
 @dataclass(frozen=True)
 class LossAgainstFlops:
-    """The figure of one count of training FLOPs: one line per shape and variant over its budgets."""
+    """The figure of one count of training FLOPs: one line per shape and variant over its budgets.
+
+    Encoders that need other runs have a Pareto front with those of their shape from scratch.
+    """
 
     count: str = "train_flops"
 
@@ -41,10 +45,19 @@ class LossAgainstFlops:
         """One row per trained cell with a usable run: its mean loss over seeds, and its FLOPs.
 
         `half_nats` is half the 95% interval of that mean (study.evidence.seed_scatter), missing if unknown. `place` is the x,
-        shifted if others are near. There is a panel for each group of losses that compare.
+        shifted if others are near. There is a panel for each group of losses that compare. `needs_runs` says which cells need
+        other runs, and `front` numbers the Pareto front that a cell is on (study.evidence.gains.spending_fronts). All FLOPs
+        spent are shown only if some cell needs other runs; else they are those of training.
         """
-        data = _counted(evidence, self.count, [cell for cell in evidence.cells if cell.usable and cell.tokens])
-        return data if data.empty else _placed(data.assign(panel=data["scale"]), self.count, inches=6.4)
+        cells = [cell for cell in evidence.cells if cell.usable and cell.tokens]
+        needs_runs = [cell.flops_before > 0 for cell in cells]
+        if not cells or (self.count == SPENT and not any(needs_runs)):
+            return pd.DataFrame()
+        data = _counted(evidence, self.count, cells)
+        fronts = [one.get(self.count, ()) for one in spending_fronts(cells)]
+        numbers = {cell.name: str(number) for number, front in enumerate(fronts, 1) for cell in front}
+        data = data.assign(panel=data["scale"], needs_runs=needs_runs, front=[numbers.get(cell.name, "") for cell in cells])
+        return _placed(data, self.count, inches=6.4)
 
     def draw(self, data: pd.DataFrame) -> Figure:
         """One line per shape and variant, and a panel for each group of losses that compare."""
@@ -54,8 +67,12 @@ class LossAgainstFlops:
             styles = line_styles(data)
             for (panel, line), cells in data.sort_values("place").groupby(["panel", "line"], sort=False):
                 _draw_cells(axes[str(panel)], cells, styles[str(line)])
-            finish_cells(figure, [*axes.values()], data, "final loss against training FLOPs")
-            legend_below(figure, line_key(styles))
+            fronts = data[data["front"] != ""].groupby(["panel", "front"])
+            for (panel, _), front in fronts:
+                _draw_front(axes[str(panel)], front, self.count)
+            flops = "all FLOPs spent" if self.count == SPENT else "training FLOPs"
+            finish_cells(figure, [*axes.values()], data, f"final loss against {flops}", _needing(data, flops))
+            legend_below(figure, [*line_key(styles), *_front_key(fronts[self.count].nunique(), "Pareto front of a shape")])
         return figure
 
 
@@ -85,15 +102,14 @@ class LossAgainstParameters:
             figure, axes = _panels(data, self.count, height=2.7)
             styles = line_styles(data)
             for name, cells in data.groupby("panel", sort=False):
-                panel, front = axes[str(name)], cells[cells["on_front"]].sort_values(self.count)
-                panel.plot(front["place"], front["loss_nats"], color="grey", drawstyle="steps-post", linewidth=1.4, zorder=1)
+                panel = axes[str(name)]
+                _draw_front(panel, cells[cells["on_front"]], self.count)
                 for line, cell in cells.groupby("line"):
                     _draw_cells(panel, cell, styles[str(line)])
             counted = "all parameters" if self.count == "parameters" else self.count
             finish_cells(figure, [*axes.values()], data, f"final loss against {counted}")
-            stepped = data[data["on_front"]].groupby("panel")[self.count].nunique().gt(1).any()
-            joined = [Line2D([], [], color="grey", label="Pareto front at equal budget")] if stepped else []
-            legend_below(figure, [*line_key(styles, linestyle="none"), *joined])
+            front = _front_key(data[data["on_front"]].groupby("panel")[self.count].nunique(), "Pareto front at equal budget")
+            legend_below(figure, [*line_key(styles, linestyle="none"), *front])
         return figure
 
 
@@ -114,6 +130,27 @@ def _panels(data: pd.DataFrame, count: str, height: float) -> tuple[Figure, dict
     axis = axis_name(COUNTS[count], data["place"], data[count])
     figure, axes = panels(names, axis, loss_axis(data), height=height, one_y=not incomparable(data))
     return figure, dict(zip(names, axes, strict=True))
+
+
+def _needing(data: pd.DataFrame, flops: str) -> str:
+    """How many of the cells that need other runs are on the Pareto front of their shape; empty without fronts."""
+    if data["front"].eq("").all():
+        return ""
+    of_needing = data.loc[data["needs_runs"], "front"]
+    on_front, cells = int(of_needing.ne("").sum()), plural(len(of_needing), "cell")
+    verb = "are" if on_front > 1 else "is"
+    return f"{on_front or 'None'} of {cells} with a donor or a teacher {verb} on the shape's Pareto front by {flops}"
+
+
+def _draw_front(panel: Axes, cells: pd.DataFrame, count: str) -> None:
+    """Draw the steps between the cells of a Pareto front."""
+    front = cells.sort_values(count)
+    panel.plot(front["place"], front["loss_nats"], color="grey", drawstyle="steps-post", linewidth=1.4, zorder=1)
+
+
+def _front_key(sizes: pd.Series[int], label: str) -> list[Line2D]:
+    """Return the legend entry of fronts, if any has two sizes or more."""
+    return [Line2D([], [], color="grey", label=label)] if sizes.gt(1).any() else []
 
 
 def _draw_cells(panel: Axes, cells: pd.DataFrame, style: dict[str, Any]) -> None:

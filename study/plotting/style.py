@@ -382,8 +382,11 @@ def _x_tick(axes: Axes, value: float) -> str:
     return words if any(map(of_flops, names)) else in_billions(words)
 
 
-def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title: str) -> None:
-    """Finish a figure of cells over a size: log x axis, plateau, and a title with the lowest loss and what is counted."""
+def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title: str, finding: str = "") -> None:
+    """Finish a figure of cells over a size: log x axis, plateau, and a title with what is counted.
+
+    The title begins with the finding, or else with the lowest loss.
+    """
     for panel in axes:
         panel.margins(x=0.08, y=0.15)
     log_ticks(axes[0])
@@ -393,7 +396,7 @@ def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title
         notes |= dict.fromkeys((cut_long_bars(same, losses, losses - half, losses + half), mark_plateau(same, rows)))
     counted = f"{plural(len(data), 'cell')}, {plural(int(data['seeds'].sum()), 'run')}"
     bars = what_bars_show(data["half_nats"], data["tokens"])
-    title_above(figure, incomparable(data) or _lowest(data), f"{title}; {counted}; {bars}{''.join(notes)}")
+    title_above(figure, incomparable(data) or finding or _lowest(data), f"{title}; {counted}; {bars}{''.join(notes)}")
 
 
 def loss_axis(data: pd.DataFrame) -> str:

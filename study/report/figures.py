@@ -75,6 +75,10 @@ FIGURES: dict[str, tuple[FigureOfAnswer, str]] = {
     "learning_rate": (learning_rate, "Loss against learning rate, and the rates chosen"),
     "loss_curves": (loss_curves, "Loss curves of the chosen runs"),
     "loss_against_flops": (LossAgainstFlops(), "Final loss against training FLOPs"),
+    "loss_against_spent_flops": (
+        LossAgainstFlops("spent_flops"),
+        "Final loss against all FLOPs spent, those of donors and teachers included",
+    ),
     "loss_against_parameters": (LossAgainstParameters(), "Final loss against all parameters, with the Pareto front"),
     "loss_by_shape": (loss_by_shape, "Loss over depth and width, with contours of equal parameters"),
     "law_fit": (

@@ -204,7 +204,7 @@ def _on_spendings(evidence: Evidence) -> Verdict:
     """Return the best encoder that needs other runs, beside those from scratch of as many own FLOPs and as many in all."""
     least = min((cell for cell in evidence.cells if cell.flops_before and cell.usable), key=lambda cell: cell.losses.mean())
     against = [one for one in evidence.spendings if one.needs_cell == least.name and one.without_order is None]
-    figures = ("loss_against_flops", "paired_differences", "loss_curves")
+    figures = ("loss_against_flops", "loss_against_spent_flops", "paired_differences", "loss_curves")
     if not against:
         why = "neither encoder of a pair reads word order, so that losses say nothing of starts and teachers"
         return Verdict(f"No verdict: {why}; {WHAT_HELPS} may help.", "Nothing is tested.", READING_REMEDIES, figures)

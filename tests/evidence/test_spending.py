@@ -87,7 +87,9 @@ def test_an_encoder_that_needs_others_stands_beside_those_from_scratch(starts: S
 
 
 def test_the_verdict_counts_own_flops_and_then_all(starts: SweepFolder) -> None:
-    sentence = verdict_of(gathered(starts)).sentence
+    verdict = verdict_of(gathered(starts))
+    assert verdict.figures[:2] == ("loss_against_flops", "loss_against_spent_flops")
+    sentence = verdict.sentence
     own, spent = sentence.split(" and 0.")
     assert own.startswith("An encoder continued and distilled from a teacher's predictions alone for 1M tokens is 0.4")
     assert own.endswith(" below one trained from scratch for 1M tokens (1.00 times its own FLOPs)")

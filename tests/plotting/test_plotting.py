@@ -830,12 +830,42 @@ def test_the_front_is_that_of_the_count_on_the_axis(tmp_path: Path) -> None:
         assert data.loc[~data["on_front"], "depth"].tolist() == beaten
 
 
+def test_all_flops_spent_are_shown_where_an_encoder_needs_other_runs_with_the_front_of_its_shape(tmp_path: Path) -> None:
+    class Ways(Law):
+        def loss(self, config: RunConfig) -> float:
+            return 5 - 0.3 * (config.recipe.init_from is not None) - 0.6 * (config.tokens > 2e6)
+
+    spent, donor = LossAgainstFlops("spent_flops"), "../runs/0123456789abcdef"
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"recipe.start": ["fresh", donor]}})
+    for tokens in (1e6, 4e6):
+        add_run(folder, run_config(1, 64, tokens=tokens), Ways())
+    folder.write_ledger()
+    assert spent.frame(gather(folder)).empty
+    add_run(folder, run_config(1, 64, start=donor), Ways(), flops_before=1e13)
+    add_run(folder, run_config(2, 64), Ways())
+    folder.write_ledger()
+    evidence = gather(folder)
+    own, both = AGAINST_FLOPS.frame(evidence), spent.frame(evidence)
+    assert both["spent_flops"].tolist() == pytest.approx((own["train_flops"] + 1e13 * own["needs_runs"]).tolist())
+    fronts = [set(data.loc[data["front"] != "", "loss_nats"].round(1)) for data in (own, both)]
+    assert fronts == [{4.7, 4.4}, {5.0, 4.4}], "with all FLOPs more tokens cost less; the deeper shape needs no runs"
+    for figure, data, found in ((AGAINST_FLOPS, own, "1 of 1 cell"), (spent, both, "None of 1 cell")):
+        drawn = figure.draw(data)
+        title = title_of(drawn).replace("\n", " ")
+        assert title.startswith(f"{found} with a donor or a teacher is on the shape's Pareto front by ")
+        assert drawn.axes[0].get_xlabel().replace("\n", " ").startswith(COUNTS[figure.count])
+        (steps,) = (line for line in drawn.axes[0].get_lines() if line.get_drawstyle() == "steps-post")
+        on_front = data[data["front"] != ""].sort_values("loss_nats", ascending=False)
+        assert np.asarray(steps.get_ydata()).tolist() == on_front["loss_nats"].tolist()
+        assert "Pareto front of a shape" in _labels(drawn)
+
+
 OF_OTHER_LEDGERS = {
     *("score_against_flops", "score_against_parameters", "score_against_loss", "parameters_loss_score"),
     *("forecast_against_truth", "iso_flop_valleys"),
-    *("loss_by_heads", "loss_by_ffn", "path_to_goal"),
+    *("loss_by_heads", "loss_by_ffn", "path_to_goal", "loss_against_spent_flops"),
 }
-"""The figures of downstream scores and goals, and those that need other sizes or budgets than depth or width has."""
+"""The figures of downstream scores and goals, and those that need other sizes, budgets or starts than depth or width has."""
 
 
 @pytest.mark.parametrize("style", [pytest.param("page", marks=pytest.mark.slow), "paper"])
