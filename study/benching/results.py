@@ -146,11 +146,12 @@ LEGENDS = {
     "time-to-loss": "Theirs: BertConfig of the shape, Trainer with its defaults, the collator of run_mlm, the best of three "
     "learning rates or more (while the best is the least or the greatest), one schedule over the tokens. Ours: budgets that "
     "grow by a factor of 1.41, each with its own schedule and at the best of as many rates, up to the first that ends at "
-    "their loss, and two between it and the one before. Text, tokeniser, dropout, and the validation with its masks are the "
-    "same, and so is the batch unless the name says otherwise; by default, theirs trains in fp32 on a CPU, as Trainer does. "
-    "Seconds are those of training alone, without the search for rates or our budget: steps times the median seconds of a "
-    "step over rounds in which the sides alternate. Faster is the median over rounds, with its 95% interval in brackets (the "
-    "range, for fewer than six); older rows without it have the seconds of the trainings themselves.",
+    "their loss, then two between it and the one before, at its rate. Text, tokeniser, dropout, and the validation with its "
+    "masks are the same, and so is the batch unless the name says otherwise; by default, theirs trains in fp32 on a CPU, as "
+    "Trainer does. Seconds are those of training alone, without the search for rates or our budget: steps times the median "
+    "seconds of a step over rounds in which the sides alternate. Faster is the median over rounds, with its 95% interval in "
+    "brackets (the range, for fewer than six). Older rows without it have the seconds of the trainings themselves, three "
+    "rates, and no budgets between.",
 }
 
 

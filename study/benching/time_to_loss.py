@@ -81,6 +81,9 @@ THEIR_RATES = (1e-3, 2e-3, 4e-3)
 OUR_RATES = (4e-3, 8e-3, 1.6e-2)
 """The learning rates of ours, tried alike; the first is the preset's. Other seeds use the first seed's best."""
 
+MOST_BEYOND = 6
+"""The most learning rates that are tried beyond those."""
+
 SMALLEST_BUDGET, GROWTH = 1 / 64, math.sqrt(2)
 """Our smallest budget as a share of theirs, and the ratio of successive budgets."""
 
@@ -292,12 +295,18 @@ def _narrowed(above: Sequence[Finished], reached: Finished, loss: float, folder:
 
 
 def _best(entry: RaceEntry, rates: Sequence[float], folder: Path) -> Finished:
-    """Return the training at the best of `rates`; of several, halve the least and double the greatest while it is the best."""
+    """Return the training at the best of `rates`; of several, halve the least or double the greatest while it is the best."""
     tried = {rate: finished(replace(entry, rate=rate), folder) for rate in rates}
-    while (best := min(tried, key=lambda rate: tried[rate].loss)) in (least := min(tried), max(tried)) and len(tried) > 1:
-        beyond = best / 2 if best == least else best * 2
+
+    def best() -> float:
+        return min(tried, key=lambda rate: (tried[rate].loss, rate))
+
+    for _ in range(MOST_BEYOND if len(tried) > 1 else 0):
+        if best() not in (min(tried), max(tried)):
+            break
+        beyond = best() / 2 if best() == min(tried) else best() * 2
         tried[beyond] = finished(replace(entry, rate=beyond), folder)
-    return tried[best]
+    return tried[best()]
 
 
 def step_seconds(entries: Sequence[RaceEntry], rounds: int) -> list[list[float]]:

@@ -6,7 +6,7 @@ A fingerprint covers every knob, with or without effect, so that ids stay. A pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, ValidationInfo
@@ -160,19 +160,39 @@ def batch_of(preset: PresetName, base: Mapping[str, Any]) -> int | None:
 
 
 def problems_of_base(
-    base: Mapping[str, Any], beside: Collection[str], of_shapes: Collection[str], preset: PresetName, varied: Collection[str]
+    base: Mapping[str, Any],
+    beside: Collection[str],
+    of_shapes: Collection[str],
+    preset: PresetName | None,
+    varied: Mapping[str, Sequence[object]],
 ) -> Iterator[Problem]:
-    """Yield the problems of `base` on a preset, but for what is `varied`; also of misplaced keys and sizes of the shapes."""
+    """Yield the problems of `base`, also of misplaced keys and sizes that the shapes give.
+
+    Its values must go with those of the preset, unless that is invalid, or with one of those `varied` in their place.
+    """
     for key in [key for key in base if key not in PARTS]:
         inside = [knob for knob in KNOBS if knob.startswith(PARTS) and knob.partition(".")[2] == key]
         unknown = f"is not a known key; {nearest(key, inside or [*PARTS])}"
         yield Problem(f"base.{key}", "belongs beside base, not under it" if key in beside else _BESIDE_BASE.get(key, unknown))
-    beneath = {
-        part: {key: value for key, value in values.items() if f"{part}.{key}" not in varied}
-        for part, values in PRESETS[preset].items()
-    }
-    yield from _problems_of_architecture(base.get("architecture", {}), of_shapes, beneath.get("architecture", {}))
-    yield from _problems_of_recipe(base.get("recipe", {}), beneath.get("recipe", {}))
+    if preset is None:
+        return
+    architecture, recipe = base.get("architecture", {}), base.get("recipe", {})
+    of_architecture = (
+        [*_problems_of_architecture(architecture, of_shapes, beneath)] for beneath in _beneath("architecture", preset, varied)
+    )
+    of_recipe = ([*_problems_of_recipe(recipe, beneath)] for beneath in _beneath("recipe", preset, varied))
+    yield from min(of_architecture, key=len)
+    yield from min(of_recipe, key=len)
+
+
+def _beneath(part: str, preset: PresetName, varied: Mapping[str, Sequence[object]]) -> Iterator[dict[str, Any]]:
+    """Yield the preset's values of a part, alone and with each value of each varied knob in their place."""
+    values = dict(PRESETS[preset].get(part, {}))
+    yield values
+    for knob, choices in varied.items():
+        of_part, _, key = knob.partition(".")
+        if of_part == part and "." not in key:
+            yield from ({**values, key: choice} for choice in choices)
 
 
 def _problems_of_architecture(

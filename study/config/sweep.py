@@ -622,8 +622,7 @@ def _problems_between(sections: Mapping[str, Any], kind: type[SweepBase], of_sha
             yield Problem(f"{section}.{precision}", _AUTO_BESIDE_OTHERS)
     if (base := sections.get("base")) is None:
         return
-    varied = {*vary, *tune, *(search.space if search else ())}
-    yield from problems_of_base(base, kind.known_keys(), of_shapes, sections.get("preset", "bert"), varied)
+    yield from problems_of_base(base, kind.known_keys(), of_shapes, sections.get("preset"), vary)
     if kind is CellSweep and "recipe.batch_tokens" not in {*tune, *vary} and {"budgets", "preset"} <= sections.keys():
         batch = batch_of(sections["preset"], base)
         for tokens in sections["budgets"].tokens:

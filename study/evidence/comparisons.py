@@ -340,15 +340,15 @@ class Average(Pair):
     """The mean difference of a pair over `places`, the families that compare it; see docs/conventions.md.
 
     `least_nats` and `most_nats` are the extreme family estimates, at the seeds of the average. `opposed`: families decide for
-    either side, so the average hides an interaction. `one_reads`: in each family one side alone reads word order, a gain of
-    another kind; `apart` counts the pair's families of the other kind.
+    either side, so the average hides an interaction. `reads`: which sides read word order in each of these families, None if
+    unknown; what one side alone reads is a gain of another kind. `apart` counts the pair's families in which it is otherwise.
     """
 
     places: tuple[str, ...]
     least_nats: float
     most_nats: float
     opposed: bool
-    one_reads: bool
+    reads: tuple[bool | None, bool | None]
     apart: int
 
     @property
@@ -357,11 +357,18 @@ class Average(Pair):
         return f"{super().sides}{f', at equal {self.equal}' if self.equal.startswith('depth') else ''}{self.among}"
 
     @property
+    def one_reads(self) -> bool:
+        """Whether one side alone reads word order."""
+        return False in self.reads
+
+    @property
     def among(self) -> str:
-        """Which families it was taken over, in words, if not all: both sides read word order, or one alone."""
+        """Which families it was taken over, in words, if not all."""
         if self.one_reads:
-            return ", where one alone reads word order"
-        return ", where both read word order" if self.apart else ""
+            return f", where {self.first if self.reads[0] else self.second} alone reads word order"
+        if not self.apart:
+            return ""
+        return ", where both read word order" if None not in self.reads else ", where reading was not measured"
 
     @property
     def reversed(self) -> Average:
@@ -373,6 +380,7 @@ class Average(Pair):
             difference=self.difference.reversed,
             least_nats=-self.most_nats,
             most_nats=-self.least_nats,
+            reads=(self.reads[1], self.reads[0]),
         )
 
 
@@ -386,15 +394,23 @@ def averages_of(pairs: Iterable[Comparison], cells: Iterable[CellResult]) -> tup
     named = {cell.name: cell for cell in cells}
     compared = (pair for pair in pairs if pair.without_order is None)
     averages = []
+
+    def reading(pair: Comparison) -> tuple[bool | None, bool | None]:
+        first, second = named[pair.first_cell], named[pair.second_cell]
+        both = both_read(first, second)
+        return (first.reads_order, second.reads_order) if both is False else (both, both)
+
     for group in grouped(compared, lambda pair: (pair.weighs, pair.equal, pair.first, pair.second)).values():
-        kinds = grouped(group, lambda pair: both_read(named[pair.first_cell], named[pair.second_cell]) is False)
-        averages += [
-            _average(kinds[one_reads], named, one_reads, len(group)) for one_reads in sorted(kinds) if len(kinds[one_reads]) > 1
-        ]
+        kinds = grouped(group, reading)
+        for reads in sorted(kinds, key=lambda reads: False in reads):
+            if len(kinds[reads]) > 1:
+                averages.append(_average(kinds[reads], named, reads, len(group)))
     return adjust_by_holm([average for average in averages if average is not None])
 
 
-def _average(pairs: Sequence[Comparison], cells: Mapping[str, CellResult], one_reads: bool, families: int) -> Average | None:
+def _average(
+    pairs: Sequence[Comparison], cells: Mapping[str, CellResult], reads: tuple[bool | None, bool | None], families: int
+) -> Average | None:
     """Return the mean over one pair's families, if they share seeds and a validation set."""
     if len({cells[pair.first_cell].validation for pair in pairs}) > 1:
         return None
@@ -418,6 +434,6 @@ def _average(pairs: Sequence[Comparison], cells: Mapping[str, CellResult], one_r
         least_nats=min(estimates),
         most_nats=max(estimates),
         opposed=len({pair.first_is_lower for pair in pairs if pair.status == "decided"}) > 1,
-        one_reads=one_reads,
+        reads=reads,
         apart=families - len(pairs),
     )

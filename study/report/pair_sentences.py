@@ -48,7 +48,7 @@ _PARTS = {
 }
 """Remedies for encoders that read no word order, with their keys; their plateau lasts longest with learned positions."""
 
-WHAT_HELPS = f"{', '.join(_TRAINING)}, or what is missing of {joined([*_PARTS])}"
+WHAT_HELPS = f"{', '.join(_TRAINING)}, or whichever the recipe lacks of {joined([*_PARTS])}"
 """The remedies as a list in words."""
 
 
@@ -57,7 +57,7 @@ def _with_keys(remedies: Mapping[str, str]) -> list[str]:
 
 
 READING_REMEDIES = (
-    f"{', '.join(_with_keys(_TRAINING))}, or what is missing of {joined(_with_keys(_PARTS))} may let them read it"
+    f"{', '.join(_with_keys(_TRAINING))}, or whichever the recipe lacks of {joined(_with_keys(_PARTS))} may let them read it"
 )
 """The remedies with their keys, as the end of a sentence."""
 
@@ -240,22 +240,26 @@ def average_sentences(averages: Sequence[Average]) -> Iterator[str]:
     kinds = grouped(averages, lambda average: average.one_reads).values()
     groups = [group for kind in kinds for group in connected(kind)]
     for group in groups[:MOST_FAMILIES]:
-        counts = {len(average.places) for average in group}
-        over = f"over {counts.pop()} conditions" if len(counts) == 1 else "over conditions"
-        over += group[0].among.removeprefix(",") if len({average.among for average in group}) == 1 else ""
         names = dict.fromkeys(name for average in group for name in (average.second, average.first))
         wins = Counter(average.lower for average in group)
         lowest = next((name for name in names if wins[name] == len(names) - 1), None)
         if lowest is None or len(group) == 1:
             clauses = (f"{average.first} minus {average.second}: {_average_clause(average)}" for average in group)
-            yield f"Averaged {over}, {'; '.join(clauses)} (Holm, 5%)."
+            yield f"Averaged {_over(group)}, {'; '.join(clauses)} (Holm, 5%)."
             continue
         above = [one.reversed if one.first == lowest else one for one in group if lowest in (one.first, one.second)]
-        yield f"Averaged {over}, {lowest} has the lowest mean. The others minus it, {_test_columns(above)} (Holm, 5%)."
+        yield f"Averaged {_over(above)}, {lowest} has the lowest mean. The others minus it, {_test_columns(above)} (Holm, 5%)."
     if more := groups[MOST_FAMILIES:]:
         rest = plural(len(more), "more group")
         kind = "shapes" if averages[0].of_shapes else "variants"
         yield f"The averages of {rest} of {kind} are in the table of averages over conditions."
+
+
+def _over(averages: Sequence[Average]) -> str:
+    """Over which conditions averages are taken, in words; those of several kinds are of any."""
+    counts, among = {len(average.places) for average in averages}, {average.among for average in averages}
+    number = f"{counts.pop()} conditions" if len(counts) == 1 else "conditions"
+    return f"over {number}{among.pop().removeprefix(',') if len(among) == 1 else ''}"
 
 
 def _test_columns(averages: Sequence[Average]) -> str:

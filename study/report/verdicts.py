@@ -255,7 +255,7 @@ def _on_tokens(evidence: Evidence) -> Verdict:
     else:
         clauses = [*([] if evidence.sweep.varied else _law_forecast(law)), _token_gain(evidence)]
         clauses += _size_gain(evidence) if asks_about(evidence, "size", *_SIZES) else []
-        sure, figures = "No law's constants are determined; tests at 5%, adjusted by Holm.", ("loss_against_flops", "law_fit")
+        sure, figures = "No law's constants are determined; tests at 5% (Holm).", ("loss_against_flops", "law_fit")
     asked, _ = _asked_and_others(evidence, len(clauses) if evidence.sweep.varied else 0)
     also = () if evidence.sweep.varied else tuple(_sentence(evidence, [clause]) for clause in asked)
     clauses += asked if evidence.sweep.varied else []
@@ -491,7 +491,7 @@ def _best_of(group: Sequence[Pair], place: Place = "alone") -> str:
     farthest = (decided or beside)[-1]
     is_short = place == "further" and not farthest.of_shapes
     best = f"with {farthest.lower}" if is_short else f"{_side(farthest, farthest.lower)} is"
-    words = f"{best} {_below(farthest)}{_where(farthest, place)}{_unsure(farthest)}"
+    words = f"{best} {_below(farthest, is_short)}{_where(farthest, place)}{_unsure(farthest)}"
     if lowest is None:
         return words
     if near := [_higher(pair) for pair in beside if pair.status != "decided" and pair is not farthest]:
@@ -509,8 +509,8 @@ def _side(pair: Pair, name: str, loss: str = "the loss") -> str:
     return name if pair.of_shapes else f"{loss} with {name}"
 
 
-def _below(pair: Pair) -> str:
-    return f"{pair.difference.size_text} below {_side(pair, _higher(pair), 'that')}"
+def _below(pair: Pair, is_short: bool = False) -> str:
+    return f"{pair.difference.size_text} below {_higher(pair) if is_short else _side(pair, _higher(pair), 'that')}"
 
 
 def _lowest_side(group: Sequence[Pair]) -> str | None:
@@ -525,11 +525,8 @@ def _higher(pair: Pair) -> str:
 def _where(pair: Pair, place: Place) -> str:
     """Return the scope of a difference: an average over conditions, or one family."""
     if isinstance(pair, Average):
-        if pair.one_reads:
-            return pair.among.removeprefix(",")
-        if pair.apart and place != "further":
-            return " where both read"
-        return {"alone": f" on average over {len(pair.places)} conditions", "first": " on average", "further": ""}[place]
+        over = {"alone": f" on average over {len(pair.places)} conditions", "first": " on average", "further": ""}[place]
+        return f"{over}{pair.among.removeprefix(',').removesuffix(' word order')}" if over else ""
     return f" ({re.sub(r' [(][^()]*[)]', '', pair.family)})" if isinstance(pair, Comparison) else ""
 
 

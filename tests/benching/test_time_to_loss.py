@@ -196,7 +196,7 @@ def test_the_first_budget_wins_at_which_any_rate_is_at_their_loss(tmp_path: Path
 
 
 def test_the_gap_between_two_budgets_is_halved_twice(tmp_path: Path, trained: list[RaceEntry]) -> None:
-    """The law is at their loss at step 738 of budgets that grow from 703 to 1,000: 839, then 768 are."""
+    """The law is at their loss at step 738, between budgets of 707 and 1,000: at 841, and then at 771, it is below."""
     theirs = Finished(replace(THEIRS.entry, steps=8000), [LossPoint(8192, 6 - math.log(738))])
     best = race(theirs, CASE, "modern", (8e-3,), tmp_path)
     assert [each.entry.steps for each in best][-2:] == [707, 771]
@@ -214,6 +214,16 @@ def test_rates_go_on_while_the_best_is_the_least_or_the_greatest(tmp_path: Path,
         (best,) = race(short, CASE, "modern", rates, tmp_path / str(len(rates)) / str(rates[0]))
         assert [entry.rate for entry in trained] == tried
         assert best.entry.rate == (8e-3 if len(rates) == 2 else 1e-3)
+
+
+def test_lower_rates_are_tried_where_all_diverge_and_the_search_ends(tmp_path: Path, trained: list[RaceEntry]) -> None:
+    short = Finished(replace(THEIRS.entry, steps=1), [LossPoint(128, 7.0)])
+    (best,) = race(short, CASE, "modern", (64e-3, 128e-3), tmp_path)
+    assert [entry.rate for entry in trained] == [64e-3, 128e-3, 32e-3, 16e-3, 8e-3, 4e-3]
+    assert best.entry.rate == 8e-3
+    trained.clear()
+    race(short, CASE, "modern", (1000.0, 2000.0), tmp_path)
+    assert len(trained) == 2 + racing.MOST_BEYOND
 
 
 def test_a_training_that_diverges_is_kept_and_loses(tmp_path: Path, trained: list[RaceEntry]) -> None:

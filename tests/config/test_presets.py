@@ -83,9 +83,15 @@ def test_what_goes_with_a_value_of_a_preset_need_not_repeat_it() -> None:
     reach = "architecture.distance_bias_reach"
     base = {"architecture": {"distance_bias_reach": 8}}
     assert {run.values_of([reach])[reach] for run in first_runs(preset="modern", base=base)} == {8}
+    assert {
+        run.values_of([reach])[reach] for run in first_runs(base=base, vary={"architecture.distance_bias": ["learned"]})
+    } == {8}
     for changes in ({}, {"preset": "modern", "vary": {"architecture.distance_bias": ["none", "learned"]}}):
         with pytest.raises(InputError, match=rf"base\.{reach}"):
             first_runs(base=base, **changes)
+    with pytest.raises(InputError) as refusal:
+        first_runs(preset="modrn", base=base)
+    assert [problem.place for problem in refusal.value.problems] == ["preset"]
 
 
 def test_a_tuned_rate_replaces_that_of_a_preset() -> None:
