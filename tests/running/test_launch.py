@@ -127,7 +127,7 @@ def test_a_sweep_runs_to_its_answer(finished: tuple[Place, str]) -> None:
     assert "Does a second layer help?" in answer
     assert all(f"figures/{name}.svg" in answer for name in drawn)
     assert printed.count("COMPLETED L") == len(records)
-    assert f"**Runs:** {len(records)} of {len(records)} runs ended." in answer
+    assert f"**Runs:** {len(records)} of {len(records)} runs ended; {len(records)} read no word order, " in answer
     headline = printed.partition("\n\nThe answer: ")[0].splitlines()[-1]
     assert f"**{escape(headline)}**" in answer, "the terminal shows the sentence that opens the answer"
     assert "The answer: results/toy/answer.md" in printed
