@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -287,14 +288,18 @@ def test_the_command_races_every_variant_and_draws_the_curves(
     for row in rows:
         assert row["error"] is None
         assert row["tokens"] == row["their_curve"][-1][1] == 8 * 16 * 24
-        assert (row["their_rate"], row["our_rate"]) in product((1e-3, 2e-3), (4e-3, 8e-3))
+        assert all(math.log2(row[rate] / 1e-3).is_integer() for rate in ("their_rate", "our_rate"))
         assert row["our_budgets"][-1][1] <= row["their_loss"] or row["our_tokens"] is None
         assert all(loss > row["their_loss"] for _, loss in row["our_budgets"][:-1])
         seconds = [point[0] for point in row["our_curve"]]
         assert seconds == sorted(seconds)
     (results,) = (tmp_path / "bench").glob("*.json")
     trainings = list((tmp_path / "bench" / f"{results.stem}-time-to-loss").iterdir())
-    assert len(trainings) == 2 + 2 * sum(len(row["our_budgets"]) for row in rows)
+    described = [json.loads(file.read_bytes()) for file in trainings]
+    kept = Counter((each["side"], each["config"]["recipe"]["budget"]["steps"]) for each in described)
+    assert {side for side, _ in kept} == {RUN_MLM, "modern", "modern recipe, BERT's architecture"}
+    assert all(kept[row["variant"], tokens // 128] for row in rows for tokens, _ in row["our_budgets"])
+    assert min(kept[side, steps] for side, steps in kept if side == RUN_MLM) >= 2
     assert results.with_name(f"{results.stem}-time-to-loss.svg").is_file()
     data = curves_frame(read_sections(results)["time-to-loss"]["rows"])
     assert len(data["series"].unique()) == 3
