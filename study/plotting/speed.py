@@ -75,8 +75,11 @@ COLUMNS = ["case", "series", "seed", "seconds", "loss"]
 
 
 def curves_frame(rows: list[dict[str, object]]) -> pd.DataFrame:
-    """One row per validation: the case, series, seed, seconds of training before it, and loss."""
-    points: dict[tuple[object, ...], None] = {}
+    """One row per validation: the case, series, seed, seconds of training before it, and loss.
+
+    Rows of one race share run_mlm's training, whose seconds each has measured again; the first row's are shown.
+    """
+    curves: dict[tuple[object, ...], list[list[float]]] = {}
     for row in rows:
         if row["error"] is not None:
             continue
@@ -85,8 +88,9 @@ def curves_frame(rows: list[dict[str, object]]) -> pd.DataFrame:
         for series, name in ((THEIRS, "their_curve"), (f"ours, {row['variant']}", "our_curve")):
             curve = row[name]
             assert isinstance(curve, list)
-            points |= {(case, series, row["seed"], seconds, loss): None for seconds, _, loss in curve}
-    return pd.DataFrame(list(points), columns=COLUMNS)
+            curves.setdefault((case, series, row["seed"]), curve)
+    points = [(*training, seconds, loss) for training, curve in curves.items() for seconds, _, loss in curve]
+    return pd.DataFrame(points, columns=COLUMNS)
 
 
 def draw_curves(data: pd.DataFrame, title: str) -> Figure:

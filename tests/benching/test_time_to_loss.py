@@ -87,6 +87,9 @@ def test_a_row_compares_the_first_budget_that_reaches_their_loss() -> None:
     assert row["our_rate"] == row["changes"]["recipe"]["learning_rate"] == 8e-3
     assert json.loads(json.dumps(row)) == row
     assert "fewer tokens x 8.0, faster x 16.0 (8.0–16.0)" in as_line("time-to-loss", row)
+    again = dict(row) | {"variant": "another", "their_curve": [[0.9, 512, 6.0], [3.6, 2048, 5.0]]}
+    of_theirs = curves_frame([dict(row), again]).query("series.str.contains('run_mlm')")
+    assert [*of_theirs["seconds"]] == pytest.approx([0.8, 3.2]), "one training, measured twice, is one line"
     (case,) = set(curves_frame([dict(row)])["case"])
     assert case == "1x64, 200 pieces, fp32 against bf16"
 
