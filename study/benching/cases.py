@@ -81,8 +81,7 @@ class Case:
     @property
     def flops_per_token(self) -> float:
         """FLOPs per token of our training's matrix products: train_flops less what the last layer skips."""
-        of = self.architecture, self.sequence_length, self.predictions
-        return flops_per_token(*of)["train_flops"] - spared_flops_per_token(*of)
+        return computed_flops_per_token(self.architecture, self.sequence_length, self.predictions)
 
     @property
     def product_flops_per_token(self) -> float:
@@ -117,6 +116,12 @@ class Case:
             },
         }
         return RunConfig.parse(values)
+
+
+def computed_flops_per_token(architecture: Architecture, sequence_length: int, predictions: int) -> float:
+    """Return `train_flops` per token less what the last layer skips."""
+    of = architecture, sequence_length, predictions
+    return flops_per_token(*of)["train_flops"] - spared_flops_per_token(*of)
 
 
 class RaceCases(NamedTuple):

@@ -10,14 +10,14 @@ from statistics import median
 from typing import Any
 
 from study.base.schema import deep_merge
-from study.benching.cases import Case
+from study.benching.cases import Case, computed_flops_per_token
 from study.benching.contenders import GateCallback, gate_of, train
 from study.benching.own_processes import start_forkserver
 from study.benching.results import Report, Row
 from study.benching.training_comparison import Rounds, TrainingComparison, median_interval, ratios
 from study.config.presets import PRESETS
 from study.config.run_config import RunConfig
-from study.counting.parameters import MASKING_RATE, flops_per_token, masked_positions, spared_flops_per_token
+from study.counting.parameters import MASKING_RATE, masked_positions
 from study.training.execution import Execution, peak_flops_per_second
 
 BERT = "bert"
@@ -84,9 +84,8 @@ def preset_row(case: Case, variant: str, rounds: Rounds, peak: float | None) -> 
     slower = ratios(seconds, beside)
     speed = case.batch_tokens / median(seconds)
     config = config_of(case, variant)
-    rate = config.recipe.masking.rate or MASKING_RATE
-    of = config.architecture, case.sequence_length, masked_positions(case.sequence_length, rate)
-    flops = flops_per_token(*of)["train_flops"] - spared_flops_per_token(*of)
+    predictions = masked_positions(case.sequence_length, config.training_masking.rate)
+    flops = computed_flops_per_token(config.architecture, case.sequence_length, predictions)
     return row | {
         "tokens_per_second": speed,
         "step_seconds": median(seconds),

@@ -354,7 +354,8 @@ class Average(Pair):
     @property
     def sides(self) -> str:
         """The subtraction in words; for variants also what is equal, and where it was taken."""
-        return f"{super().sides}{f', at equal {self.equal}' if self.equal.startswith('depth') else ''}{self.among}"
+        equal = f"at equal {self.equal}" if self.equal.startswith("depth") else ""
+        return ", ".join(filter(None, (super().sides, equal, self.among)))
 
     @property
     def one_reads(self) -> bool:
@@ -365,10 +366,10 @@ class Average(Pair):
     def among(self) -> str:
         """Which families it was taken over, in words, if not all."""
         if self.one_reads:
-            return f", where {self.first if self.reads[0] else self.second} alone reads word order"
+            return f"where {self.first if self.reads[0] else self.second} alone reads word order"
         if not self.apart:
             return ""
-        return ", where both read word order" if None not in self.reads else ", where reading was not measured"
+        return "where both read word order" if None not in self.reads else "where reading was not measured"
 
     @property
     def reversed(self) -> Average:

@@ -259,7 +259,7 @@ def _over(averages: Sequence[Average]) -> str:
     """Over which conditions averages are taken, in words; those of several kinds are of any."""
     counts, among = {len(average.places) for average in averages}, {average.among for average in averages}
     number = f"{counts.pop()} conditions" if len(counts) == 1 else "conditions"
-    return f"over {number}{among.pop().removeprefix(',') if len(among) == 1 else ''}"
+    return f"over {number} {among.pop() if len(among) == 1 else ''}".rstrip()
 
 
 def _test_columns(averages: Sequence[Average]) -> str:

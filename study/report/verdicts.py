@@ -525,7 +525,7 @@ def _higher(pair: Pair) -> str:
 def _where(pair: Pair, place: Place) -> str:
     """Return the scope of a difference: an average over conditions, or one family."""
     if isinstance(pair, Average):
-        among = pair.among.removeprefix(",").removesuffix(" word order")
+        among = f" {pair.among.removesuffix(' word order')}".rstrip()
         first = f", averaged{among}" if among else " on average"
         return {"alone": f" on average over {len(pair.places)} conditions{among}", "first": first, "further": ""}[place]
     return f" ({re.sub(r' [(][^()]*[)]', '', pair.family)})" if isinstance(pair, Comparison) else ""
