@@ -41,11 +41,11 @@ MATMUL_SECONDS = 0.1
 """Seconds of timing per product and round."""
 
 
-def drawn_data(folder: Path, vocabulary: int, sequence_length: int, validation_sequences: int = 64) -> PreparedData:
+def drawn_data(folder: Path, vocabulary: int, sequence_length: int) -> PreparedData:
     """Write fixed Zipf-distributed token files into an existing folder."""
     random = np.random.default_rng(0)
     first, tokens = len(SPECIAL_PIECES), {}
-    for split, sequences in (SEQUENCES | {"validation": validation_sequences}).items():
+    for split, sequences in SEQUENCES.items():
         count = sequences * sequence_length
         ids = first + np.exp(random.uniform(0, np.log(vocabulary - first), count)).astype(np.int64) - 1
         ids.astype(token_dtype(vocabulary)).tofile(token_file(folder, "train" if split == "train" else "validation"))
@@ -63,7 +63,7 @@ def drawn_data(folder: Path, vocabulary: int, sequence_length: int, validation_s
             "tokenizer_sha256": "",
         }
     )
-    return PreparedData("drawn", folder, sequence_length, validation_sequences, SpecialTokens(*range(first)), facts)
+    return PreparedData("drawn", folder, sequence_length, SEQUENCES["validation"], SpecialTokens(*range(first)), facts)
 
 
 def gate_of(channel: Connection, device: Device) -> Gate:

@@ -372,11 +372,8 @@ class CellSweep(SweepBase):
 
     @model_validator(mode="after")
     def _one_seed_has_a_use(self) -> Self:
-        if (most := self.one_seed_above) is not None:
-            if self.seeds == 1:
-                raise ValueError("has one_seed_above, but one seed everywhere; leave it out, or give more seeds")
-            if all(tokens <= most for tokens in self.budgets.tokens):
-                raise ValueError(f"has one_seed_above {whole(most):,}, but no budget of more tokens; leave it out")
+        if self.one_seed_above is not None and self.seeds == 1:
+            raise ValueError("has one_seed_above, but one seed everywhere; leave it out, or give more seeds")
         return self
 
     def at_budget(self, tokens: float) -> CellSweep:
@@ -479,8 +476,8 @@ class GoalSweep(SweepBase):
     """A sweep with a goal: runs are chosen from a pool, one batch after another, until the goal is met or the compute is spent.
 
     `seeds` is the most seeds of one shape and budget; without it one for a law, and DECIDING_SEEDS for a decision. `prior` is
-    where the first runs are chosen from: the JSON of a fit of the law by study fit, or a ledger or results folder to fit it to;
-    without one, published exponents with wide priors.
+    where the first runs are chosen from: the JSON of a fit of the law by study fit; without one, published exponents with wide
+    priors.
     """
 
     goal: SweepGoal

@@ -366,7 +366,7 @@ class Architecture(Strict):
 
 def changed(architecture: Architecture, sizes: Mapping[str, Any], place: str = "") -> Architecture:
     """Return an architecture with some fields changed and rechecked; raises InputError."""
-    return Architecture.parse(architecture.model_dump() | dict(sizes), place=place)
+    return Architecture.parse(dict(architecture) | dict(sizes), place=place)  # its dump leaves out what the objective sets
 
 
 def nearest_divisor(width: int, heads: int) -> int:

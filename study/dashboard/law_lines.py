@@ -13,8 +13,9 @@ import pandas as pd
 from study.base.errors import UNREADABLE, InputError
 from study.base.quantities import compact
 from study.base.text import status_words
+from study.config.knobs import MASKED_SHARE
 from study.counting.architecture import SIZES, Architecture
-from study.counting.parameters import TOTALS, parameters
+from study.counting.parameters import MASKING_RATE, TOTALS, parameters
 from study.dashboard.library import Library, Snapshot
 from study.evidence.downstream import score_law
 from study.evidence.ledgers import LEDGER_FLOPS, open_ledger, usable
@@ -207,7 +208,8 @@ def prediction_of(
     """
     law = _fitted(library, shot, key, "")
     fitted = law.fit
-    values = _values(architecture, tokens, sequence_length, fitted.observations.roles)
+    _, flops = training_flops(architecture, sequence_length, _masking_rate(law))
+    values = _values(architecture, tokens, flops, fitted.observations.roles)
     at = {name: np.array([values[name]]) for name in fitted.law.variables}
     low, high = law.interval_at(at)
     beyond = []
@@ -256,11 +258,17 @@ def _score(
     }
 
 
-def _values(architecture: Architecture, tokens: float, length: int, roles: Any) -> dict[str, float]:
+def _masking_rate(law: LawFit) -> float:
+    """Return the share of the tokens that a law's runs mask in training, their mean."""
+    ledger = law.query.table.frame
+    rates = ledger.reindex(columns=[MASKED_SHARE, "masking.rate"]).bfill(axis=1)[MASKED_SHARE].fillna(MASKING_RATE)
+    return float(rates.iloc[[_row_of(label) for label in law.fit.observations.labels]].mean())
+
+
+def _values(architecture: Architecture, tokens: float, per_token: Mapping[str, float], roles: Any) -> dict[str, float]:
     """Return what laws read of an encoder, by the columns that the law was fitted to."""
     values: dict[str, float] = {size: float(getattr(architecture, size)) for size in SIZES}
     values["tokens"] = tokens
     values["parameters"] = float(parameters(architecture).totals()[roles.get("parameters", TOTALS[0])])
-    _, per_token = training_flops(architecture, length)
     values["flops"] = per_token[roles.get("flops", LEDGER_FLOPS[0])] * tokens
     return values

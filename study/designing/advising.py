@@ -32,6 +32,9 @@ FEW_TARGETS = 5
 WIDE = 0.5
 """The half-width in logarithms from which an interval is printed as a factor, since per cent no longer describe it."""
 
+_RANDOM_ORDERS = 5
+"""The random orders of the pool whose choices stand beside the chosen runs."""
+
 _SIZES = ("parameters", "tokens", "flops")
 
 
@@ -366,9 +369,9 @@ def _in_order(basins: list[Basin], costs: Floats, order: Rows, budget: float) ->
     return Choice(tuple(rows), tuple(costs[rows].tolist()), tuple(errors))
 
 
-def _at_random(basins: list[Basin], pool: Pool, budget: float, seed: int, repeats: int = 5) -> Iterator[Choice]:
+def _at_random(basins: list[Basin], pool: Pool, budget: float, seed: int) -> Iterator[Choice]:
     random = np.random.default_rng(seed)
-    for _ in range(repeats):
+    for _ in range(_RANDOM_ORDERS):
         yield _in_order(basins, pool.costs, random.permutation(len(pool)), budget)
 
 

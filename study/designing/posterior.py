@@ -327,7 +327,7 @@ class Prior:
 
 
 def least_squares(
-    surface: Surface, response: Floats, space: Space, noise: float, prior: Prior, theta: Floats, steps: int = STEPS
+    surface: Surface, response: Floats, space: Space, noise: float, prior: Prior, theta: Floats
 ) -> tuple[Floats, Floats]:
     """Return the optima reached from starts θ (B × p), and their objectives Σ r²/noise + Σ((θ − mean)/spread)².
 
@@ -340,7 +340,7 @@ def least_squares(
     result = _Squares(surface, response, space, noise, prior)
     value = result.value(theta)
     left = np.flatnonzero(np.isfinite(value))
-    for _ in range(steps):
+    for _ in range(STEPS):
         if not len(left):
             break
         slope, bend = result.expand(theta[left])

@@ -11,7 +11,7 @@ import pandas as pd
 from study.base.grouping import grouped
 from study.base.quantities import bytes_text
 from study.counting.architecture import Architecture
-from study.counting.memory import WeightFormat, model_bytes
+from study.counting.memory import model_bytes
 from study.evidence.cells import CellResult, documents_of, per_masked_token
 from study.evidence.paired import Difference, difference_over_runs, paired_difference
 from study.evidence.seed_scatter import SeedVariances
@@ -100,5 +100,5 @@ def _rivals(source: CellResult, cells: Sequence[CellResult]) -> list[CellResult]
     ]
 
 
-def _in_bytes(architecture: Architecture, form: WeightFormat = "fp32") -> str:
-    return f"{architecture.shape_name} in {form} ({bytes_text(model_bytes(architecture, form))})"
+def _in_bytes(architecture: Architecture) -> str:
+    return f"{architecture.shape_name} in fp32 ({bytes_text(model_bytes(architecture, 'fp32'))})"

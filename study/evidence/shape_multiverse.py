@@ -110,7 +110,7 @@ def _compared(
         kept = (cell if seeds == _SEEDS[0] else cell.at(_seeds_not_choosing(cell)) for cell in cells)
         used = [cell for cell in kept if _is_comparable(cell, rates)]
         if budget == _BUDGETS[1]:
-            longest = max(used, key=lambda cell: cell.budget.amount, default=None)
+            longest = max(used, key=lambda cell: cell.tokens, default=None)
             used = [cell for cell in used if longest is not None and cell.budget == longest.budget]
         families = list(_depth_families(used, lambda cell: sizes[cell.name]))
         runs = tuple(run for family in families for cell in family for run in cell.runs)

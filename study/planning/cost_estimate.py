@@ -229,7 +229,7 @@ def _shares_on_a_trunk(trunks: Iterable[Sequence[Cell]]) -> dict[str, float]:
     for longest, *others in trunks:
         for cell in others:
             longer = [longest, *others[: others.index(cell)]]
-            most = max(len(one.spec.seed_values) for one in longer if one.config.steps > cell.config.steps)
+            most = max((len(one.spec.seed_values) for one in longer if one.config.steps > cell.config.steps), default=0)
             shares[cell.config.key] = min(1.0, most / len(cell.spec.seed_values))
     return shares
 

@@ -104,15 +104,13 @@ class Decision(GoalDesign):
         return self.limit(ended) - spent(ended.values()) - float(sum(self.flops[point] for point, _ in busy))
 
     def looks(self, ended: Mapping[Place, RunRecord]) -> list[GoalLook]:
-        """Return a look after each seed of all standing variants."""
-        seeds, looks = self._seeds(ended), self._race(ended)
-        history, standing = list[GoalLook](), self._standing(())
-        count, flops = 0, 0.0
-        for seed, look in zip(seeds, looks, strict=False):
-            count += len(standing)
-            flops += spent(ended[point, seed] for point in standing)
+        """Return a look after each seed of all standing variants, at the runs that had ended by then."""
+        records, order = [*ended.values()], {place: number for number, place in enumerate(ended, 1)}
+        history, standing, count = list[GoalLook](), self._standing(()), 0
+        for seed, look in zip(self._seeds(ended), self._race(ended), strict=False):
+            count = max(count, *(order[point, seed] for point in standing))
             half = look.half_width if np.isfinite(look.half_width) else None
-            history.append(GoalLook(runs=count, spent_flops=flops, half_width=half))
+            history.append(GoalLook(runs=count, spent_flops=spent(records[:count]), half_width=half))
             standing = look.standing
         return history
 

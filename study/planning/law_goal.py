@@ -12,7 +12,6 @@ import numpy as np
 from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
 from study.base.quantities import count_text, flops_text, plural, rounded
-from study.base.text import joined
 from study.config.goal_spec import ExponentGoal, ForecastGoal
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig
@@ -22,12 +21,9 @@ from study.counting.solving import ShapeRules
 from study.designing.choosing import METHODS, Preview, Prices, batch, expected_error, half_width_of, preview, stage_of
 from study.designing.posterior import Basin, Learner, Pool, Rows, fitted_prior, forecast_of, published_prior
 from study.laws.catalogue import LAWS
-from study.laws.estimation import Settings, fit
 from study.laws.law import Floats
 from study.laws.law_files import read_law
 from study.laws.observations import Observations
-from study.laws.reading import TableQuery, read_observations
-from study.laws.tables import RunTable
 from study.planning.cell import run_config
 from study.planning.goal_design import GoalDesign, Place, spent, usable
 from study.store.records import RunRecord
@@ -448,25 +444,13 @@ def _points(spec: GoalSweep) -> Iterator[RunConfig]:
 
 
 def _fit_at(path: str) -> Mapping[str, float]:
-    """Return the estimates of a fit's JSON, or of the law fitted to a ledger.
-
-    Raises InputError for another law, and for rows that do not determine it.
-    """
+    """Return the estimates of a fit's JSON; raises InputError for anything else, another law, and an undetermined one."""
     place = Path(path)
     if place.is_dir() or place.suffix not in ("", ".json"):
-        return _fitted_to(place / "ledger.parquet" if place.is_dir() else place)
+        written = f"study fit {path} --law {LAW.name} --parameters {COUNT} --json > fit.json"
+        raise InputError.at("prior", f"{path} is no fit; write one with {written}, and name that file")
     fitted = read_law(place)
     if fitted.law.name != LAW.name or fitted.convention != COUNT:
         fitted_law = f"{fitted.law.name} in {fitted.convention}"
         raise InputError.at("prior", f"{path} is a fit of {fitted_law}; give one of {LAW.name} in {COUNT}, as by study fit")
-    return fitted.estimates
-
-
-def _fitted_to(ledger: Path) -> Mapping[str, float]:
-    if not ledger.is_file():
-        raise InputError.at("prior", f"{ledger} does not exist; give a results folder with its ledger, a table or a fit's JSON")
-    rows = read_observations(TableQuery(RunTable.read(ledger), {"parameters": COUNT}, any_units=True), LAW)
-    fitted = fit(LAW, rows, Settings(bootstrap=0))
-    if not fitted.usable:
-        raise InputError.at("prior", f"{LAW.name} fitted to {ledger} {joined(fitted.reasons)}; give runs that determine it")
     return fitted.estimates

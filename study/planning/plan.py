@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from study.base.errors import InputError, Problem, check_all
 from study.base.grouping import grouped
 from study.base.quantities import plural
-from study.base.schema import deep_merge, flatten, number_in
+from study.base.schema import deep_merge, flatten, number_in, whole
 from study.config.knobs import MAY_COINCIDE, TOKENIZER_KNOBS, without_effect
 from study.config.named_runs import NO_RUN, cell_in, kept_layers, layers_problem
 from study.config.run_config import RunConfig, Texts, describe_knobs
@@ -213,10 +213,10 @@ class NamedRuns:
 
     def cells(
         self, shapes: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]], problems: dict[str, Problem]
-    ) -> list[Cell]:
-        """Return the named cells at every shape in every variant, each once, needed ones first."""
+    ) -> list[tuple[str, Cell]]:
+        """Return the named cells at every shape in every variant, each once and with its name, needed ones first."""
         once = self.spec.model_copy(update={"tune": {}, "seeds": 1})
-        named: dict[str, Cell] = {}
+        named: dict[str, tuple[str, Cell]] = {}
         for name in sorted(self.spec.cells, key=lambda name: name not in self.spec.parents):
             spec = once if name in self.spec.parents else self.spec
             for variant in self.spec.variants:
@@ -226,7 +226,7 @@ class NamedRuns:
                     except InputError as error:
                         problems |= {problem.place: problem for problem in error.problems}
                     else:
-                        named.setdefault(config.key, Cell(config, spec.at_budget(config.budget_tokens)))
+                        named.setdefault(config.key, (name, Cell(config, spec.at_budget(config.budget_tokens))))
         return [*named.values()]
 
 
@@ -247,7 +247,7 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns |
         return shapes_with(tuple(item for item in variant.items() if item[0].startswith(counted)))
 
     beyond = named.cells(shapes_in, problems)
-    first = {named.run_id(cell.config): cell.config for cell in beyond if not cell.spec.tune}
+    first = {named.run_id(cell.config): cell.config for _, cell in beyond if not cell.spec.tune}
     for variant in spec.variants:
         for shape in shapes_in(variant):
             for config in _on_one_way(_configs(named, shape, variant, problems), spec):
@@ -261,6 +261,10 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns |
                 listed = with_layers_listed(begun, depth, first)
                 requested.setdefault(cell_key(listed, spec), []).append(RequestedCell(begun, variant))
     problems |= {str(problem): problem for problem in redundant(requested.values())}
+    most, asked = spec.one_seed_above, [group[0].config for group in requested.values()] + [cell.config for _, cell in beyond]
+    if most is not None and all(config.budget_tokens <= most for config in asked) and not problems:
+        message = f"is {whole(most):,}, and no budget has more tokens; leave it out"
+        problems["one_seed_above"] = Problem("one_seed_above", message)
     if problems:
         raise InputError(problems.values())
     tried = _tried(spec, records)
@@ -270,7 +274,14 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns |
         cell for groups in by_variant.values() for cell in linked([_cell(group, spec, tried) for group in groups], first)
     ]
     keys = {cell.config.key for cell in planned}
-    return [*(cell for cell in beyond if cell.config.key not in keys), *planned]
+    own: list[Cell] = []
+    trained = set(requested)
+    for name, cell in beyond:
+        key = cell_key(cell.config, cell.spec)
+        if cell.config.key not in keys and (name in spec.parents or key not in trained):
+            own.append(cell)
+        trained.add(key)
+    return [*own, *planned]
 
 
 def _cell(group: Sequence[RequestedCell], spec: CellSweep, tried: Mapping[str, Mapping[Values, None]]) -> Cell:

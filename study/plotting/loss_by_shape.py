@@ -20,7 +20,18 @@ from study.counting.parameters import COUNT_WORDS, SizeCount, parameters
 from study.evidence.evidence import MOST_PANELS, Evidence
 from study.laws.law_fits import LawFit
 from study.plotting.hover import explain
-from study.plotting.style import by_scale, in_lines, incomparable, letters_in, log_ticks, loss_axis, panels, theme, title_above
+from study.plotting.style import (
+    by_scale,
+    in_lines,
+    incomparable,
+    letters_between,
+    letters_in,
+    log_ticks,
+    loss_axis,
+    panels,
+    theme,
+    title_above,
+)
 
 Count = Callable[[int, int], float]
 """Parameters at a depth and a width."""
@@ -143,10 +154,9 @@ def draw(data: pd.DataFrame) -> Figure:
 
 def _tick_widths(axes: Axes, widths: pd.Series) -> None:
     """Put ticks at the widths, except those too close to a smaller one."""
-    low, high = axes.get_xlim()
     ticks: list[float] = []
     for width in sorted(widths.unique().tolist()):
-        if not ticks or np.log(width / ticks[-1]) > 0.06 * np.log(high / low):
+        if not ticks or letters_between(axes, ticks[-1], width) > (len(f"{ticks[-1]:g}") + len(f"{width:g}")) / 2 + 2:
             ticks.append(width)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda width, _: f"{width:g}"))

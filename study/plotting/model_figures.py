@@ -192,8 +192,8 @@ PARAMETERS = "parameters_encoder"
 LATENCY = "seconds a call (median)"
 
 
-def latency_frame(table: pd.DataFrame, precision: str = "fp32", threads: int | None = None) -> pd.DataFrame:
-    """One row per case of one kind, precision and number of threads (default: the table's largest), panel by panel.
+def latency_frame(table: pd.DataFrame, precision: str = "fp32") -> pd.DataFrame:
+    """One row per case of one kind and precision, at the most threads of the table, panel by panel.
 
     The kind is BERT's if the table has any of it, else the most frequent; encoders of others are not drawn. Raises InputError
     if the table has no such case.
@@ -203,10 +203,9 @@ def latency_frame(table: pd.DataFrame, precision: str = "fp32", threads: int | N
     if len(kinds):
         chosen = chosen[kinds == ("" if (kinds == "").any() else kinds.mode()[0])]
     if not chosen.empty:
-        chosen = chosen[chosen["threads"] == (chosen["threads"].max() if threads is None else threads)]
+        chosen = chosen[chosen["threads"] == chosen["threads"].max()]
     if chosen.empty:
-        wanted = precision if threads is None else f"{precision} at {threads} threads"
-        raise InputError.at("latency table", f"has no times in {wanted}; measure them with study latency")
+        raise InputError.at("latency table", f"has no times in {precision}; measure them with study latency")
     columns = ["model", "depth", "width", PARAMETERS, "batch", "sequence_length", "device", "precision", "threads", UNLIKE_BERT]
     data = chosen[[*columns, "n", *TIMES]].sort_values(["sequence_length", "batch", PARAMETERS])
     names = [f"{batch} x {length} tokens" for batch, length in zip(data["batch"], data["sequence_length"], strict=True)]

@@ -131,6 +131,7 @@ _FIXED = {
     "axes.titley": 1.0,
     "axes.formatter.useoffset": False,
     "text.parse_math": False,  # column names may hold dollars
+    "text.hinting": "none",  # hinted letters are up to a tenth narrower or wider in one resolution than in another
 }
 
 
@@ -302,12 +303,6 @@ def finding_of(figure: Figure) -> str:
     return " ".join(figure.get_suptitle().split())
 
 
-def title_of(figure: Figure) -> str:
-    """Return the finding and the note above a figure."""
-    notes = [artist.get_text() for artist in figure.artists if isinstance(artist, Annotation)]
-    return "\n".join([figure.get_suptitle().rstrip("\n"), *notes])
-
-
 def _fill(figure: Figure, text: Text, words: str) -> None:
     """Set words in as few lines as fit into the figure's width."""
     text.set_text(words)
@@ -367,12 +362,17 @@ def _has_room(axes: Axes, values: Sequence[float]) -> bool:
     """Whether the labels of ticks fit side by side, two letters apart."""
     low, high = axes.get_xlim()
     ticks = [value for value in values if low <= value <= high]
-    columns = place.get_gridspec().ncols if (place := axes.get_subplotspec()) is not None else 1
-    letters = letters_in(0.8 * style().width / columns) / np.log(high / low)
     return all(
-        np.log(right / left) * letters > (len(_x_tick(axes, left)) + len(_x_tick(axes, right))) / 2 + 2
+        letters_between(axes, left, right) > (len(_x_tick(axes, left)) + len(_x_tick(axes, right))) / 2 + 2
         for left, right in pairwise(ticks)
     )
+
+
+def letters_between(axes: Axes, left: float, right: float) -> float:
+    """About how many letters fit between two places on a logarithmic x axis."""
+    low, high = axes.get_xlim()
+    columns = place.get_gridspec().ncols if (place := axes.get_subplotspec()) is not None else 1
+    return letters_in(0.8 * style().width / columns) * float(np.log(right / left) / np.log(high / low))
 
 
 def _x_tick(axes: Axes, value: float) -> str:
@@ -447,9 +447,9 @@ def what_bars_show(intervals: pd.Series, tokens: pd.Series) -> str:
     return "no seed replicates, so no intervals" if tokens.any() else "nothing was trained, so seeds do not scatter"
 
 
-def halo(linewidth: float = 3) -> list[withStroke]:
+def halo() -> list[withStroke]:
     """White around letters, to be readable on lines."""
-    return [withStroke(linewidth=linewidth, foreground="white")]
+    return [withStroke(linewidth=3, foreground="white")]
 
 
 def drawable(data: pd.DataFrame) -> pd.DataFrame:

@@ -245,11 +245,13 @@ def memory_in(conditions: Conditions, architecture: Architecture) -> dict[str, M
     return memory_of(architecture, conditions.batch, conditions.sequence_length, conditions.precision)
 
 
-def training_flops(architecture: Architecture, sequence_length: int) -> tuple[int, dict[str, float]]:
+def training_flops(
+    architecture: Architecture, sequence_length: int, masking_rate: float = MASKING_RATE
+) -> tuple[int, dict[str, float]]:
     """Masked positions per sequence, and FLOPs per token by convention; raises InputError."""
     if not 1 <= sequence_length <= architecture.positions:
         raise InputError.at("--sequence-length", f"{sequence_length} is not between 1 and positions {architecture.positions}")
-    predictions = masked_positions(sequence_length, MASKING_RATE)
+    predictions = masked_positions(sequence_length, masking_rate)
     return predictions, flops_per_token(architecture, sequence_length, predictions)
 
 
@@ -261,7 +263,6 @@ def explanations(
     `published` is the size that authors or the model card state, and how it is known. Lecture and tutorial sums cover only
     plain BERT. Unless it was given by its name (`of_name`), the named model of this architecture or shape comes first.
     """
-    count = parameters(architecture)
     reasons = [] if of_name else [*_named_model(architecture)]
     if published:
         size, status = published
@@ -270,7 +271,8 @@ def explanations(
     plain = not not_of_berts_kind(architecture) and architecture.norm == "post"
     if plain and architecture.ffn == 4 * architecture.width:
         reasons += [_lecture(architecture), _tutorial(architecture)]
-    return (*reasons, *_other_totals(architecture, count))
+    masked_words = architecture.model_copy(update={"pair_head": False, "generator_share": 0.0})
+    return (*reasons, *_other_totals(masked_words, parameters(masked_words)))
 
 
 def _named_model(a: Architecture) -> Iterator[Explanation]:
@@ -289,8 +291,8 @@ def _named_model(a: Architecture) -> Iterator[Explanation]:
 
 
 def _differing(a: Architecture, other: Architecture) -> dict[str, Any]:
-    own = a.model_dump()
-    return {name: value for name, value in other.model_dump().items() if value != own[name]}
+    own = dict(a)
+    return {name: value for name, value in other if value != own[name]}
 
 
 def _lecture(a: Architecture) -> Explanation:

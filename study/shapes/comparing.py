@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from study.base.errors import InputError, map_all, nearest
 from study.base.schema import number_in
 from study.base.text import aligned
-from study.counting.architecture import Architecture, not_of_berts_kind, unbuildable
+from study.counting.architecture import SET_BY_OBJECTIVE, Architecture, changed, not_of_berts_kind, unbuildable
 from study.counting.parameters import parameters
 from study.counting.solving import ShapeRules
 from study.shapes.accounts import TOTALS, Conditions, NamedArchitecture, memory_in, totals, training_flops
@@ -107,7 +107,7 @@ def with_berts_ffn(base: Architecture, steps: Sequence[ProposedChange]) -> list[
         changes.append(step)
         if width == base.width or base.ffn != BERTS_FFN * base.width or wider.ffn != base.ffn:
             continue
-        architecture = Architecture.parse(wider.model_dump() | {"ffn": BERTS_FFN * width}, place="--change")
+        architecture = changed(wider, {"ffn": BERTS_FFN * width}, "--change")
         if architecture not in known:
             heads, _, _ = step.note.partition(",")
             changes.append(ProposedChange(f"{step.label}, ffn = {BERTS_FFN}·H", heads, architecture, step.ratio))
@@ -159,9 +159,9 @@ def _step(base: Architecture, text: str) -> ProposedChange:
             heads = ShapeRules(head_width=base.head_width).heads(width)
             values |= {"heads": heads}
             note = f"heads {base.heads} → {heads}, to divide it"
-    architecture = Architecture.parse(base.model_dump() | values, place="--change")
+    architecture = changed(base, values, "--change")
     named = [field for field in values if not (note and field == "heads")]
-    old, new = base.model_dump(include=set(named)), architecture.model_dump(include=set(named))
+    old, new = dict(base), dict(architecture)
     if old == new:
         raise InputError.at(f"--change {text}", "does not change the model; give another value")
     label = ", ".join(f"{field} {_shown(old[field])} → {_shown(new[field])}" for field in named)
@@ -178,6 +178,8 @@ def _parse(text: str) -> dict[str, object]:
             raise InputError.at(
                 f"--change {text}", f"{field!r} is not a field; {nearest(field, list(Architecture.model_fields))}"
             )
+        if field in SET_BY_OBJECTIVE:
+            raise InputError.at(f"--change {text}", f"{field} follows recipe.objective; compare a config.yaml that has it")
         if field in values:
             raise InputError.at(f"--change {text}", f"names {field} twice; give each value its own --change")
         values[field] = number_in(value)

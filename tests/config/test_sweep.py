@@ -35,7 +35,6 @@ def problems(**changes: Any) -> dict[str, str]:
         ({"shapes": {"iso_parameters": [1e5], "depth": [1]}}, "shapes", "exactly one of iso_parameters, grid, list, not"),
         ({"shapes": {"depth": [1]}}, "shapes", "needs depth exactly when iso_parameters are given"),
         ({"one_seed_above": 1e3}, "", "has one_seed_above, but one seed everywhere"),
-        ({"one_seed_above": 1e9, "seeds": 2}, "", "has one_seed_above 1,000,000,000, but no budget of more tokens"),
         ({"shapes": {"grid": {"depth": []}}}, "shapes.grid.depth", "is empty"),
         ({"shapes": {"grid": {"heads": [2, 3]}}}, "shapes.grid.heads", "3, which does not divide width 16"),
         ({"shapes": {"grid": {"width": [10**12]}}}, "shapes.grid.width[0]", "above the most allowed, 1,000,000"),

@@ -520,6 +520,20 @@ def test_a_predicted_loss_is_that_of_the_law_and_says_how_far_it_extrapolates(si
     assert what_if(sizes, asked | {"tokens": "0"})["prediction"]["why_not"].startswith("tokens: ")
 
 
+def test_what_if_counts_the_flops_of_a_law_as_its_runs_do() -> None:
+    """With their share of masks, 30%, not BERT's 15%, which reads a law of FLOPs at a third fewer."""
+    reference = Path(__file__).resolve().parents[2] / "results" / "reference"
+    table = open_ledger(reference / "width_and_tokens")
+    run = table.frame.iloc[0]
+    asked = {name: str(run[f"architecture.{name}"]) for name in ("depth", "width", "heads", "ffn", "vocabulary")}
+    asked |= {"model": "bert-base", "positions": "64", "sequence_length": "64", "tokens": str(run["tokens"])}
+    asked |= {name: str(run[f"architecture.{name}"]) for name in ("position_encoding", "distance_bias")}
+    prediction = what_if(Library(reference), asked | {"sweep": "width_and_tokens", "law": "flops"})["prediction"]
+    fitted = fit_table(TableQuery(table), "flops", Settings(bootstrap=0)).fit
+    expected = fitted.predict({"flops": np.array([run["train_flops"]])})[0]
+    assert prediction["loss_nats"] == pytest.approx(expected, rel=1e-4)
+
+
 @pytest.mark.slow
 def test_a_predicted_score_is_that_of_the_predicted_loss(tmp_path: Path) -> None:
     shapes = ((1, 64), (1, 92), (1, 128), (2, 64), (2, 92), (2, 128), (3, 92), (3, 128))

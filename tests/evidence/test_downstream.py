@@ -33,13 +33,14 @@ from study.laws.forecasting import Forecast
 from study.laws.observations import Observations
 from study.plotting import score_against_loss
 from study.plotting.score_against_count import ScoreAgainst
-from study.plotting.style import MARKERS, title_of
+from study.plotting.style import MARKERS
 from study.report.answer import Answer, report
 from study.report.figures import FIGURES
 from study.report.score_sentences import law_table, published_table, score_findings, score_table, trend_table
 from study.store.score_records import baseline, file_baseline, score_folder, scores_of, write_scores
 from study.store.sweep_folder import SweepFolder
 from study.tasks.task_spec import read_spec
+from tests.figures import title_of
 from tests.synthetic import add_run, depth_or_width, in_setting, run_config, sweep_folder, with_facts
 from tests.synthetic_scores import FINGERPRINT, TASKS, ScoreLaw, add_score, add_scores
 

@@ -128,6 +128,24 @@ def test_budgets_that_meet_at_one_shape_alone_are_one_cell_there() -> None:
     assert both[0].other_names == (f"8 tokens per parameter is {steps[0]} steps: both are {steps[0]} steps",)
 
 
+def test_named_cells_of_the_same_steps_are_trained_once() -> None:
+    """Of 100 and 120 steps, in batches of 256 tokens: a little more than a budget is that budget, and one trunk serves both."""
+    wsd = {"recipe": {"schedule": "wsd", "warmup_tokens": 2_560, "batch_tokens": 256}}
+    more = {"near": {"tokens": 25_700}, "longer": {"tokens": 30_720}, "same": {"tokens": 30_800}}
+    plan = Plan(sweep(base=wsd, shapes={"grid": {"depth": [1]}}, budgets={"steps": [], "tokens": [25_600]}, cells=more))
+    assert sorted(cell.config.steps for cell in plan.cells) == [100, 120]
+
+
+def test_a_cell_that_others_start_from_may_have_the_steps_of_a_budget() -> None:
+    """It is trained beside that budget's, which has a name of its own, and neither is a branch of the other."""
+    wsd = {"recipe": {"schedule": "wsd", "warmup_tokens": 2_560, "batch_tokens": 256}}
+    shapes, budgets = {"grid": {"depth": [1]}}, {"steps": [], "tokens": [25_600]}
+    started: dict[str, Any] = {"cells": {"near": {"tokens": 25_700}}, "vary": {"recipe.start": ["fresh", {"cell": "near"}]}}
+    estimate = estimate_cost(Plan(sweep(base=wsd, shapes=shapes, budgets=budgets, **started)), [CORE])
+    assert [row.runs for row in estimate.rows] == [1, 1, 1]
+    assert estimate.sharing is None
+
+
 def test_the_ids_of_what_is_planned_are_those_of_the_first_names() -> None:
     """What was trained before of a sweep that had two names for a run is found again."""
     alone = {cell.config.key for cell in Plan(sweep(vary=DECAYS | {"recipe.decay_fraction": [0.1]})).cells}

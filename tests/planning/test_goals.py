@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 from study.base.errors import InputError
 from study.base.quantities import flops_text
+from study.cli import commands
 from study.config.run_config import RunConfig
 from study.config.sweep import GoalSweep
 from study.designing.choosing import expected_error, half_width_of
@@ -215,8 +217,13 @@ def folder_of(tmp_path: Path, losses: dict[str, np.ndarray]) -> Any:
     return made
 
 
-def decided(tmp_path: Path, better: float, slots: int = 1, **changes: Any) -> tuple[Decision, list[RunConfig], GoalPath]:
-    """A decision in which depth 2 lies so much below the others, whose seeds scatter by 0.01 nats."""
+def decided(
+    tmp_path: Path, better: float, slots: int = 1, unread: int | None = None, **changes: Any
+) -> tuple[Decision, list[RunConfig], GoalPath]:
+    """A decision in which depth 2 lies so much below the others, whose seeds scatter by 0.01 nats.
+
+    The run asked for as number `unread` reads no word order.
+    """
     losses: dict[str, np.ndarray] = {}
     design = Decision(goal_sweep(DECISION, **changes), folder_of(tmp_path, losses))
     hard = np.random.default_rng(0).normal(size=SEQUENCES)
@@ -231,7 +238,8 @@ def decided(tmp_path: Path, better: float, slots: int = 1, **changes: Any) -> tu
             losses[run_id] = mean + 0.5 * hard + 0.01 * draw.normal(size=SEQUENCES)
             times: dict[str, Any] = {"finished_at": f"2026-01-01T00:{len(asked):02}:00+00:00", "run_id": run_id}
             loss = float(losses[run_id].mean())
-            proposer.tell(config.key, record(config, loss, validation_masked_tokens=SEQUENCES, **times))
+            gain: dict[str, Any] = {"order_gain_nats": 0.0} if len(asked) == unread else {}
+            proposer.tell(config.key, record(config, loss, validation_masked_tokens=SEQUENCES, **times, **gain))
     return design, asked, proposer.path
 
 
@@ -251,6 +259,15 @@ def test_a_decision_between_equal_depths_ends_where_none_is_better_by_what_matte
     assert path.state == "met"
     assert "lie within 0.05 nats of each other" in path.sentence
     assert len({config.key for config in asked}) == len(asked)
+
+
+def test_looks_count_every_run_that_had_ended(tmp_path: Path) -> None:
+    """Also those of a seed at which one variant reads no word order, so that no pair is seen."""
+    design, asked, path = decided(tmp_path, better=0.3, unread=2)
+    assert [run.used for run in path.runs].count(False) == 1
+    assert path.looks[-1].runs == len(asked)
+    assert path.looks[-1].spent_flops == pytest.approx(sum(run.spent_flops for run in path.runs))
+    assert design.spec.seeds > len(path.looks)
 
 
 def test_a_knob_is_decided_at_one_shape() -> None:
@@ -311,15 +328,31 @@ def test_hours_are_spent_at_the_rate_of_the_runs_so_far() -> None:
     assert design.standing(over)[0] == "spent"
 
 
-def test_a_prior_is_fitted_to_a_ledger(tmp_path: Path) -> None:
+def test_a_prior_is_a_fit_that_the_study_itself_would_use(tmp_path: Path) -> None:
+    """One of a table of runs, as study fit prints it; where the size buys nothing the law is on a bound, and refused."""
     sizes, tokens = (axis.ravel() for axis in np.meshgrid(np.geomspace(1e4, 1e6, 6), np.geomspace(1e5, 1e7, 6)))
-    law = {"parameters_non_embedding": sizes, "tokens": tokens, "loss_nats": 2.0 + 12 * sizes**-0.3 + 30 * tokens**-0.25}
-    pd.DataFrame(law).to_parquet(tmp_path / "ledger.parquet")
-    pd.DataFrame(law).to_csv(tmp_path / "runs.csv", index=False)
-    for prior in (tmp_path, tmp_path / "runs.csv"):
-        design = LawGoal(goal_sweep(FORECAST, prior=str(prior)))
-        exponents = [design.pool.law.parameters.index(name) for name in ("alpha", "beta")]
-        assert design.prior.mean[exponents] == pytest.approx([0.3, 0.25], abs=0.02)
+    fits = [tmp_path / "fit.json", tmp_path / "flat.json"]
+    for file, gain in zip(fits, (12, 0), strict=True):
+        losses = 2.0 + gain * sizes**-0.3 + 30 * tokens**-0.25
+        law = {"parameters_non_embedding": sizes, "tokens": tokens, "loss_nats": losses}
+        pd.DataFrame(law).to_csv(table := tmp_path / "runs.csv", index=False)
+        options = [
+            "--law",
+            "chinchilla",
+            "--parameters",
+            "parameters_non_embedding",
+            "--tokens",
+            "tokens",
+            "--loss",
+            "loss_nats",
+        ]
+        printed = CliRunner().invoke(commands, ["fit", str(table), *options, "--bootstrap", "0", "--json"])
+        file.write_text(printed.output)
+    design = LawGoal(goal_sweep(FORECAST, prior=str(fits[0])))
+    exponents = [design.pool.law.parameters.index(name) for name in ("alpha", "beta")]
+    assert design.prior.mean[exponents] == pytest.approx([0.3, 0.25], abs=0.02)
+    with pytest.raises(InputError, match="holds a fit of chinchilla that"):
+        LawGoal(goal_sweep(FORECAST, prior=str(fits[1])))
 
 
 def test_a_decision_that_runs_out_of_seeds_says_how_many_it_would_take(tmp_path: Path) -> None:
@@ -365,7 +398,7 @@ def test_a_decision_that_runs_out_of_seeds_says_how_many_it_would_take(tmp_path:
         (OPTIMUM, {"pool": {"width": [8, 16]}}, "", "the pool needs depth"),
         (OPTIMUM, {"pool": {"head_width": 8}}, "", "the pool needs depth"),
         (OPTIMUM, {"pool": {"depth": 2}}, "", "give a range of two or more"),
-        (FORECAST, {"prior": "."}, "prior", "ledger.parquet does not exist"),
+        (FORECAST, {"prior": "."}, "prior", "is no fit; write one with study fit . --law chinchilla --parameters"),
         (
             DECISION,
             {"goal": DECISION["goal"] | {"at": {"parameters_non_embedding": 50, "tokens": 1e4}}},

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
+from study.base.errors import InputError
 from study.config.run_config import RunConfig
 from study.config.sweep import GoalSweep
 from study.data.prepared import data_fingerprint
@@ -178,6 +179,14 @@ def test_long_budgets_of_one_seed_leave_the_others_a_shorter_trunk(tmp_path: Pat
     spent = sum(record.spent_tokens or 0 for record in folder.records())
     assert sum(row.spent_tokens * row.runs for row in estimate.rows) == pytest.approx(spent, abs=3 * 256)
     assert spent == 256 * (80 + (40 - 32) + 2 * 40 + 3 * (20 - 16))
+
+
+@pytest.mark.parametrize("budgets", [{"tokens": [5_120, 20_480]}, {"steps": [20, 80]}])
+def test_one_seed_above_needs_a_budget_above_it(budgets: dict[str, Any]) -> None:
+    asked: dict[str, Any] = {"budgets": {"steps": []} | budgets, "seeds": 3}
+    assert [len(cell.spec.seed_values) for cell in Plan(sweep(**WSD | asked, one_seed_above=5_120)).cells] == [3, 1]
+    with pytest.raises(InputError, match=r"one_seed_above: is 20,480, and no budget has more tokens; leave it out"):
+        _ = Plan(sweep(**WSD | asked, one_seed_above=20_480)).cells
 
 
 def test_budgets_with_other_best_rates_train_what_they_do_not_share(tmp_path: Path) -> None:

@@ -47,11 +47,11 @@ from study.plotting.style import (
     shortened,
     theme,
     title_above,
-    title_of,
 )
 from study.report.answer import report
 from study.report.figures import FIGURES, FigureOfAnswer
 from study.store.sweep_folder import ChosenRun, GoalLook
+from tests.figures import title_of
 from tests.synthetic import (
     SWEEP,
     UNIGRAM,

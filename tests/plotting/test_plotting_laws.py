@@ -33,7 +33,8 @@ from study.laws.reading import TableQuery
 from study.laws.tables import RunTable
 from study.plotting import compute_optimal, forecast_against_truth, law_fit, loss_by_shape
 from study.plotting.law_figures import _exponents, draw_all, frame_of_sweep, targets_of
-from study.plotting.style import finding_of, log_ticks, panels, save_in, theme, title_of
+from study.plotting.style import finding_of, log_ticks, panels, save_in, theme
+from tests.figures import title_of
 from tests.laws.test_frontiers import best, iso_flop_runs
 from tests.synthetic import SHAPES, add_run, depth_or_width, goal_path, reshaped, run_config, sweep_folder, with_facts
 

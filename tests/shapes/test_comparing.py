@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from study.base.errors import InputError
+from study.base.schema import deep_merge
+from study.cli import commands
 from study.config.run_config import RunConfig
 from study.counting.architecture import ALWAYS_WRITTEN, Architecture, unbuildable
 from study.counting.latency import TERMS, LatencyModel
@@ -47,6 +50,27 @@ def ranking(
     base: NamedArchitecture, texts: Sequence[str], measured: Mapping[str, Measure], by: str = "parameters"
 ) -> list[Change]:
     return rank_changes(base.architecture, parse_changes(base.architecture, texts), measured, by)
+
+
+@pytest.mark.parametrize("objective", ["mlm", "mlm_nsp", "rtd"])
+def test_what_an_objective_adds_is_counted_and_stays_when_a_size_changes(objective: str, tmp_path: Path) -> None:
+    """The pair head of mlm_nsp and rtd's generator and detector, in counts, changes and explanations, as models have them."""
+    values = config_values(Path("docstrings"), recipe={"objective": objective})
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps(values))
+    base = resolve_architecture(str(file), tmp_path)
+    assert base.architecture == RunConfig.parse(values).architecture
+    printed = CliRunner().invoke(commands, ["params", str(file), "--json"])
+    assert json.loads(printed.output)["parameters"]["mlm_tied"] == parameters(base.architecture).parameters_mlm_tied
+    (deeper,) = ranking(base, ["depth=5"], measures(Conditions(16, 4, "fp32")))
+    assert deeper.architecture == RunConfig.parse(deep_merge(values, {"architecture": {"depth": 5}})).architecture
+    explained = {reason.name: reason.figure for reason in explanations(base.architecture)}
+    of_words = {
+        reason.name: reason.figure for reason in explanations(RunConfig.parse(config_values(Path("docstrings"))).architecture)
+    }
+    assert explained == of_words, "what others count has the MLM head alone"
+    with pytest.raises(InputError, match=r"follows recipe\.objective"):
+        parse_changes(base.architecture, ["pair_head=true"])
 
 
 def test_twice_the_depth_adds_most_to_bert_base() -> None:
