@@ -297,13 +297,17 @@ class RunProposer(Proposer[RunJob, RunRecord]):
     def _load(self, belongs: Callable[[RunConfig], bool]) -> list[RunConfig]:
         """Read the records; return the configurations of started runs without one.
 
-        Runs that cannot be read cause a warning and count as not begun.
+        A damaged record is put aside; runs that cannot be read otherwise cause a warning and count as not begun.
         """
+
+        def wanted(run: RunFolder, config: RunConfig) -> bool:
+            return belongs(config) and run_id(config, self.texts) == run.run_id
+
         started = []
-        read, problems = map_readable(_with_record, self.folder.runs())
+        read, problems = map_readable(partial(_with_record, wanted), self.folder.runs())
         warn_of(problems)
         for run, record, config in read:
-            if not belongs(config) or run_id(config, self.texts) != run.run_id:
+            if not wanted(run, config):
                 continue
             if record is not None and record.state == "PRUNED" and not isinstance(self.spec, SearchSweep):
                 run.put_record_aside({"reason": "a comparison or a fit has use for whole runs only"})
@@ -352,8 +356,16 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         return self.folder.run(run_id(config, self.texts))
 
 
-def _with_record(run: RunFolder) -> tuple[RunFolder, RunRecord | None, RunConfig]:
-    record = run.record()
+def _with_record(
+    wanted: Callable[[RunFolder, RunConfig], bool], run: RunFolder
+) -> tuple[RunFolder, RunRecord | None, RunConfig]:
+    """Return a run with its record, which is put aside if it is damaged and the run is wanted."""
+    try:
+        record = run.record()
+    except (InputError, OSError):
+        if not wanted(run, RunConfig.from_yaml(run.config_file)):
+            raise
+        record = _record_or_aside(run)
     return run, record, run.config() if record is None else record.config
 
 

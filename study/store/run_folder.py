@@ -184,7 +184,7 @@ class RunFolder(WorkFolder):
 
     def record(self) -> RunRecord | None:
         """Return the record of an ended run; an unreadable exclusion counts as one, with a warning."""
-        if (record := self.read_as(self.record_file, RunRecord, "move it away to train the run again")) is None:
+        if (record := self.read_as(self.record_file, RunRecord, "study launch puts it aside and trains the run again")) is None:
             return None
         reasons, problems = map_readable(RunFolder.excluded, [self])
         warn_of(problems)

@@ -252,6 +252,21 @@ def test_in_a_search_too_a_run_whose_process_died_is_tried_again(tmp_path: Path)
     assert set(deaths.values()) == {CRASHES}
 
 
+def test_a_search_trains_a_run_again_whose_record_is_damaged(tmp_path: Path) -> None:
+    """And no other in its place."""
+    search = {"trials": 5, "space": {"recipe.learning_rate": {"low": 0.01, "high": 0.1}}}
+    asked = {"shapes": None, "search": search, "base": {"architecture": {"depth": 1, "width": 16, "heads": 2, "ffn": 32}}}
+    run(tmp_path, FakeExecutor(), **asked)
+    folder = SweepFolder(tmp_path / "results" / "toy")
+    torn = folder.runs()[2]
+    torn.record_file.write_text("{bad")
+    again = FakeExecutor()
+    assert len(run(tmp_path, again, **asked).ended) == 5
+    assert again.submitted == [torn.run_id]
+    assert (torn.path / "attempts" / "0001.record.json").read_text() == "{bad"
+    assert len(folder.records()) == len(folder.runs()) == 5
+
+
 def test_a_search_says_that_its_space_is_exhausted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -429,7 +429,7 @@ def test_a_cell_stays_the_same_where_its_corpus_moves() -> None:
         ("runs/r/orders.json", lambda sweep: sweep.run("r").orders(), "the next launch writes it anew"),
         ("runs/r/prune.json", lambda sweep: sweep.run("r").prune(), "the search judges the run anew"),
         ("runs/r/trunk.json", lambda sweep: sweep.run("r").trunk(), "to train the run again"),
-        ("runs/r/record.json", lambda sweep: sweep.run("r").record(), "move it away to train the run again"),
+        ("runs/r/record.json", lambda sweep: sweep.run("r").record(), "study launch puts it aside and trains the run again"),
         ("runs/r/attempts/0001.json", lambda sweep: pulse_of(sweep.run("r")), "once nobody works on the run"),
         ("cells.json", lambda sweep: sweep.cells(), "`study launch` writes it anew"),
         (".coordinator.json", lambda sweep: sweep.launching.holder(), "it only says by whom the sweep is run"),
