@@ -23,6 +23,7 @@ from study.report.pair_sentences import (
     family_sentences,
     kind_of,
     pair_kinds,
+    parts_lacking,
     verdict,
     why_unknown,
     without_order_remedy,
@@ -54,11 +55,11 @@ def loss_findings(evidence: Evidence) -> list[str]:
     """
     if not any(cell.usable for cell in evidence.cells):
         return [f"No run that comparisons can use: {run_count(evidence)}{why_excluded(evidence)}."]
-    kinds = pair_kinds(evidence)
+    kinds, lacking = pair_kinds(evidence), parts_lacking(evidence.ledger)
     sentences: list[str] = []
     for kind, among in kinds.items():
         sentences += [
-            verdict(among),
+            verdict(among, lacking),
             *average_sentences([average for average in evidence.averages if kind_of(average) == kind]),
         ]
     missing = missing_comparison(evidence)
@@ -203,7 +204,7 @@ def _best(evidence: Evidence) -> Iterator[str]:
         name = front[0].architecture.shape_name
         yield f"Pareto front of loss ({front[0].unit}) against train_flops, a teacher's among them, of {name}: {shown}."
     if evidence.gains:
-        yield from _steps(evidence.gains)
+        yield from _steps(evidence)
 
 
 def _like(cell: CellResult, evidence: Evidence) -> str:
@@ -234,8 +235,9 @@ def _next(best: CellResult, evidence: Evidence) -> str:
     return f"; the next, {second.words}, minus it {above.to_text()}"
 
 
-def _steps(gains: Sequence[Gain]) -> Iterator[str]:
-    counts = _counted_steps(gains, f"{plural(len(gains), 'step')} to a larger size")
+def _steps(evidence: Evidence) -> Iterator[str]:
+    gains = evidence.gains
+    counts = _counted_steps(evidence, gains, f"{plural(len(gains), 'step')} to a larger size")
     decided = [gain for gain in gains if gain.status == "decided"]
     lowering = [gain for gain in decided if gain.difference.estimate_nats < 0]
     yield f"{counts[:-1]}; most of the decided, per million more parameters_encoder:" if len(lowering) > MOST_STEPS else counts
@@ -247,13 +249,13 @@ def _steps(gains: Sequence[Gain]) -> Iterator[str]:
         yield f"{'Those that raise it most' if len(raising) > MOST_STEPS else 'Raising it'}: {worst}."
 
 
-def _counted_steps(gains: Sequence[Gain] | Sequence[TokenGain], steps: str) -> str:
+def _counted_steps(evidence: Evidence, gains: Sequence[Gain] | Sequence[TokenGain], steps: str) -> str:
     """How many steps lower or raise the loss, or why that is unknown, or says nothing."""
     compared = [gain for gain in gains if gain.without_order is None]
     if not compared:
         read = any(gain.without_order == "reads_no_order" for gain in gains)
         why = "an encoder of each reads no word order" if read else "whether both encoders read word order was not measured"
-        return f"No verdict on {steps}: {why}; {without_order_remedy(gains)}."
+        return f"No verdict on {steps}: {why}; {without_order_remedy(gains, parts_lacking(evidence.ledger))}."
     if why := why_unknown(compared):
         return f"Not decided: {steps}, but {why}."
     decided = [gain for gain in compared if gain.status == "decided"]
@@ -278,7 +280,7 @@ def _longest(evidence: Evidence) -> Iterator[str]:
     """Yield the gain of each encoder's step to the largest budget; for many, a count and the largest gains."""
     last = list({(gain.shape, gain.setting): gain for gain in evidence.token_gains}.values())
     if len(last) > MOST_STEPS:
-        counts = _counted_steps(last, f"{len(last)} last steps to a larger budget")
+        counts = _counted_steps(evidence, last, f"{len(last)} last steps to a larger budget")
         last = sorted((gain for gain in last if gain.status == "decided"), key=lambda gain: -gain.nats_lowered_per_doubling)
         yield f"{counts[:-1]}; most of the decided, per doubling of the tokens:" if last else counts
     yield from map(_token_gain_sentence, last[:MOST_STEPS])

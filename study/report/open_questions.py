@@ -24,7 +24,7 @@ from study.evidence.ledgers import LEDGER_COLUMNS, UNIQUE_TOKENS
 from study.evidence.paired import MOST_SEEDS, MOST_SEQUENCES, would_be_significant
 from study.laws.expressions import evaluate
 from study.report.findings import MOST_STEPS
-from study.report.pair_sentences import MOST_FAMILIES, READING_REMEDIES
+from study.report.pair_sentences import MOST_FAMILIES, parts_lacking, reading_remedies
 from study.report.verdicts import listed
 
 MOST_UNREAD = 8
@@ -61,7 +61,7 @@ def _open_order(evidence: Evidence) -> Iterator[str]:
         yield (
             f"What these would reach if all of their runs read word order, {len(unread)} of {plural(len(usable), 'cell')}: "
             f"{names}{more}; until then their losses are those of bags of words, on which no verdict on shapes rests, and "
-            f"{READING_REMEDIES}."
+            f"{reading_remedies(parts_lacking(evidence.ledger))}."
         )
     unknown = sum(cell.reads_order is None for cell in usable)
     if unknown:
@@ -179,7 +179,7 @@ def _remedy(pair: Comparison) -> str:
 
 def _open_rates(evidence: Evidence) -> Iterator[str]:
     compared = [cell for cell in evidence.cells if cell.name in evidence.comparisons.compared]
-    if names := ", ".join(cell.words for cell in compared if not cell.rates.bracketed):
+    if names := ", ".join(cell.at_budget for cell in compared if not cell.rates.bracketed):
         yield f"How much of the comparisons is the learning rate's doing: cells that are not bracketed were let in: {names}."
     if not evidence.comparisons.weigh_depth_or_width:
         yield from _open_rates_of_fronts(evidence)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TypeVar
+
+import pandas as pd
 
 from study.base.grouping import grouped
 from study.base.quantities import plural, signed
@@ -40,37 +42,48 @@ _LESS_LOWERS = {"ffn": "A smaller FFN lowers loss", "heads": "Fewer heads lower 
 
 
 _TRAINING = {"more tokens": "budgets", "another learning rate": "tune"}
-_PARTS = {
-    "rotary positions": "base.architecture.position_encoding: rotary",
-    "a learned bias by distance": "base.architecture.distance_bias: learned",
-    "more masks": "base.recipe.masking.rate: 0.3",
-    "Muon": "base.recipe.optimizer: muon",
+_PARTS: dict[str, tuple[str, str | float]] = {
+    "rotary positions": ("architecture.position_encoding", "rotary"),
+    "a learned bias by distance": ("architecture.distance_bias", "learned"),
+    "more masks": ("recipe.masking.rate", 0.3),
+    "Muon": ("recipe.optimizer", "muon"),
 }
-"""Remedies for encoders that read no word order, with their keys; their plateau lasts longest with learned positions."""
-
-WHAT_HELPS = f"{', '.join(_TRAINING)}, or whichever the recipe lacks of {joined([*_PARTS])}"
-"""The remedies as a list in words."""
+"""Parts that let an encoder read word order, with their knobs and values; the plateau lasts longest with learned positions."""
 
 
-def _with_keys(remedies: Mapping[str, str]) -> list[str]:
-    return [f"{what} ({key})" for what, key in remedies.items()]
+def parts_lacking(ledger: pd.DataFrame) -> tuple[str, ...]:
+    """Return the parts that some run lacks of those that read no word order; of all runs, if that is none."""
+    unread = ledger[ledger["reads_order"].eq(False)] if "reads_order" in ledger else ledger
+    runs = ledger if unread.empty else unread
+    return tuple(part for part, (knob, value) in _PARTS.items() if not _has(runs, knob, value).all())
 
 
-READING_REMEDIES = (
-    f"{', '.join(_with_keys(_TRAINING))}, or whichever the recipe lacks of {joined(_with_keys(_PARTS))} may let them read it"
-)
-"""The remedies with their keys, as the end of a sentence."""
+def _has(runs: pd.DataFrame, knob: str, value: str | float) -> pd.Series[bool]:
+    values = runs.reindex(columns=[knob])[knob]
+    return values.eq(value) if isinstance(value, str) else values.ge(value)
 
 
-def verdict(pairs: Sequence[Comparison]) -> str:
+def what_helps(lacking: Collection[str]) -> str:
+    """Return what may let encoders read word order, as a list in words."""
+    return joined([*_TRAINING, *lacking], "or")
+
+
+def reading_remedies(lacking: Collection[str]) -> str:
+    """Return the same with the keys of a sweep file, as the end of a sentence."""
+    parts = {part: f"base.{knob}: {value}" for part, (knob, value) in _PARTS.items() if part in lacking}
+    return f"{joined([f'{what} ({key})' for what, key in (_TRAINING | parts).items()], 'or')} may let them read it"
+
+
+def verdict(pairs: Sequence[Comparison], lacking: Collection[str] = tuple(_PARTS)) -> str:
     """How many pairs, all of shapes or all of variants, are decided and for which side; for the others why not.
 
-    The verdict on variants is conditional if it is unknown whether the encoders read word order.
+    The verdict on variants is conditional if it is unknown whether the encoders read word order, and says which parts may let
+    them if they lack them.
     """
     compared = [pair for pair in pairs if pair.without_order is None]
     unread = [pair for pair in pairs if pair.without_order]
     if not compared:
-        return f"No verdict at equal {pairs[0].equal}: {_unread(unread)}; {without_order_remedy(unread)}."
+        return f"No verdict at equal {pairs[0].equal}: {_unread(unread)}; {without_order_remedy(unread, lacking)}."
     words = _verdict(compared, None if unread else _winner(compared))
     if unread:
         words += f" No verdict on more: {_unread(unread)}."
@@ -91,10 +104,10 @@ def _unread(pairs: Sequence[Comparison]) -> str:
     return ", and ".join(f"in {plural(counts[why], 'pair')} {words}" for why, words in reasons.items() if counts[why])
 
 
-def without_order_remedy(differences: Sequence[TestedDifference]) -> str:
+def without_order_remedy(differences: Sequence[TestedDifference], lacking: Collection[str]) -> str:
     """Return what would give differences without a verdict one: encoders that read word order, or measure it."""
     if any(one.without_order == "reads_no_order" for one in differences):
-        return READING_REMEDIES
+        return reading_remedies(lacking)
     return "new runs measure it"
 
 

@@ -29,11 +29,12 @@ from study.laws.law_fits import LawFit
 from study.plotting.paired_differences import MOST_PAIRS
 from study.report.findings import compression_words, missing_comparison, run_count, why_excluded
 from study.report.pair_sentences import (
-    READING_REMEDIES,
-    WHAT_HELPS,
     connected,
     kind_of,
     pair_kinds,
+    parts_lacking,
+    reading_remedies,
+    what_helps,
     what_lowers,
     why_unknown,
     without_order_remedy,
@@ -207,7 +208,9 @@ def _on_spendings(evidence: Evidence) -> Verdict:
     figures = ("loss_against_flops", "loss_against_spent_flops", "paired_differences", "loss_curves")
     if not against:
         why = "neither encoder of a pair reads word order, so that losses say nothing of starts and teachers"
-        return Verdict(f"No verdict: {why}; {WHAT_HELPS} may help.", "Nothing is tested.", READING_REMEDIES, figures)
+        lacking = parts_lacking(evidence.ledger)
+        sentence = f"No verdict: {why}; {what_helps(lacking)} may help."
+        return Verdict(sentence, "Nothing is tested.", reading_remedies(lacking), figures)
     own, spent = (
         max(affordable, key=lambda one: one.scratch_flops, default=None)
         for flops in (least.train_flops, least.spent_flops)
@@ -360,7 +363,7 @@ def _over_pairs(
     also = tuple(_sentence(evidence, [clause]) for clause in others)
     if not compared:
         certainty = "Losses of encoders that read no word order say nothing of their blocks, so nothing is tested."
-        remedy = without_order_remedy(evidence.comparisons.pairs)
+        remedy = without_order_remedy(evidence.comparisons.pairs, parts_lacking(evidence.ledger))
         return Verdict(sentence, certainty, remedy, figures, also=also)
     return Verdict(sentence, _certainty(compared), _change(evidence, compared), figures, also=also)
 
@@ -425,7 +428,9 @@ def _pairs(evidence: Evidence, pairs: Sequence[Comparison], place: Place = "alon
     if not compared:
         who = "one encoder of each pair reads" if pairs[0].of_shapes else "the encoders read"
         what = "shapes" if pairs[0].of_shapes else "variants"
-        why = f"{who} no word order, so that losses follow the token table; {WHAT_HELPS} may help"
+        why = (
+            f"{who} no word order, so that losses follow the token table; {what_helps(parts_lacking(evidence.ledger))} may help"
+        )
         if not any(pair.without_order == "reads_no_order" for pair in pairs):
             why = "whether their encoders read word order was not measured; new runs measure it"
         return f"no verdict on {what} at equal {pairs[0].equal}: {why}"
@@ -435,7 +440,8 @@ def _pairs(evidence: Evidence, pairs: Sequence[Comparison], place: Place = "alon
         largest = max(group, key=lambda pair: abs(pair.difference.estimate_nats))
         why = why_unknown(compared) or f"no difference in {n} is significant"
         minus = f"{_side(largest, largest.first)} minus {_side(largest, largest.second, 'that')}"
-        return f"{equal}, {why}: the largest, {minus}, is {largest.difference.to_text()}{_where(largest, place)}"
+        kind = " average" if isinstance(largest, Average) else ""
+        return f"{equal}, {why}: the largest{kind}, {minus}, is {largest.difference.to_text()}{_where(largest, place)}"
     winner = what_lowers(compared) if of_shapes else None
     tally = None if winner else _tally(compared)
     lead = f"{winner[0].lower()}{winner[1:]} more {equal}: " if winner else f"{equal}, {tally}: " if tally else f"{equal}, "
@@ -646,11 +652,13 @@ def _on_steps(evidence: Evidence) -> Verdict:
     compared = [step for step in steps if step.without_order is None]
     figures = ("loss_against_parameters", "loss_by_depth", "loss_against_flops")
     if not compared:
-        why = f"an encoder of each step reads no word order, so that losses follow the token table; {WHAT_HELPS} may help"
+        lacking = parts_lacking(evidence.ledger)
+        helps = what_helps(lacking)
+        why = f"an encoder of each step reads no word order, so that losses follow the token table; {helps} may help"
         if not any(step.without_order == "reads_no_order" for step in steps):
             why = "whether the encoders read word order was not measured; new runs measure it"
         sentence = f"No verdict on sizes: {why}."
-        return Verdict(sentence, "Nothing is tested.", without_order_remedy(steps), figures)
+        return Verdict(sentence, "Nothing is tested.", without_order_remedy(steps, lacking), figures)
     decided = [step for step in compared if step.status == "decided"]
     largest = max(decided or compared, key=lambda step: abs(step.difference.estimate_nats))
     lower = sum(step.difference.estimate_nats < 0 for step in decided)
@@ -695,8 +703,9 @@ def _loss_of(evidence: Evidence, cell: CellResult) -> str:
 def _lowest(evidence: Evidence) -> Verdict:
     """Return the cell of the lowest loss at the largest budget, if nothing is compared."""
     best = evidence.front[-1]
-    unread = ", which reads no word order" if best.reads_order is False else ""
-    rate = "" if best.rates.chosen is None else f" with a learning rate of {best.rates.chosen:.3g}"
+    unread = "; it reads no word order" if best.reads_order is False else ""
+    known = best.rates.chosen is None or "recipe.learning_rate" in best.settings
+    rate = "" if known else f" with a learning rate of {best.rates.chosen:.3g}"
     where = at_budget(best.words, budget_words(best.budget))
     sentence = _sentence(evidence, [f"the lowest loss is {_loss_of(evidence, best)}, by {where}{rate}{unread}"])
     certainty = f"Measured with {plural(len(best.runs), 'seed')}; nothing is compared with it."
