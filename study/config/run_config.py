@@ -535,7 +535,8 @@ def describe_knobs(values: Mapping[str, object]) -> str:
     }
     names = words if len({*words.values()}) == len(words) else {knob: knob for knob in values}
     return ", ".join(
-        f"{names[knob]}={value:.6g}" if isinstance(value, float) else f"{names[knob]}={value}" for knob, value in values.items()
+        f"{names[knob]}={value:.6g}" if isinstance(value, float) else f"{names[knob]}={NONE if value is None else value}"
+        for knob, value in values.items()
     )
 
 

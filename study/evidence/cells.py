@@ -20,7 +20,7 @@ from study.base.text import at_budget, shape_and_variant
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig, describe_knobs, ledger_value
 from study.config.sweep import CellSweep, Sweep
-from study.counting.architecture import SHAPE, Architecture
+from study.counting.architecture import NONE, SHAPE, Architecture
 from study.counting.parameters import TOTALS, parameters
 from study.evidence.learning_rates import RATE, CellSearch, RateSearch, TunedKnob, searches
 from study.evidence.ledgers import OBJECTIVE, VALIDATION
@@ -231,7 +231,12 @@ def _with_transfers(cells: Sequence[CellResult]) -> list[CellResult]:
 def listed_values(sweep: Sweep) -> dict[str, list[object]]:
     """Values of each varied knob, in sweep file order."""
     varied = sweep.vary if isinstance(sweep, CellSweep) else {}
-    return {knob: [ledger_value(knob, value) for value in values] for knob, values in varied.items()}
+    return {knob: [_or_none(ledger_value(knob, value)) for value in values] for knob, values in varied.items()}
+
+
+def _or_none(value: object) -> object:
+    """Return a value of a knob, a missing one as a word."""
+    return NONE if value is None or value != value else value
 
 
 def variant_order(value: object, listed: Sequence[object]) -> tuple[int, float, str]:
@@ -404,7 +409,7 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch
     layers_cut = _first_known(runs, "layers_cut")
     return CellResult(
         name=name,
-        settings={column: row[column] for column in varied},
+        settings={column: _or_none(row[column]) for column in varied},
         budget=config.recipe.budget,
         architecture=config.architecture,
         **parameters(config.architecture).totals(),

@@ -366,7 +366,7 @@ class Average(Pair):
     def among(self) -> str:
         """Which families it was taken over, in words, if not all."""
         if self.one_reads:
-            return f"where {self.first if self.reads[0] else self.second} alone reads word order"
+            return f"where only the encoder with {self.first if self.reads[0] else self.second} reads word order"
         if not self.apart:
             return ""
         return "where both read word order" if None not in self.reads else "where reading was not measured"

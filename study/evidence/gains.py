@@ -271,11 +271,11 @@ class Cut:
 
 
 def cuts_of(cells: Sequence[CellResult], seeds: SeedVariances) -> tuple[Cut, ...]:
-    """Every cell initialised from part of a run's layers, minus that from all; fewest cut layers first."""
+    """Every cell initialised from part of a run's layers, minus that from all; fewest tokens first, then fewest cut layers."""
     usable = measured(cells)
     whole = {_lineage(cell): cell for cell in usable if cell.layers_cut == 0}
-    cuts = [_cut(whole[_lineage(cell)], cell, seeds) for cell in usable if cell.layers_cut and _lineage(cell) in whole]
-    return tuple(sorted(cuts, key=lambda cut: cut.layers))
+    cut = [(whole[_lineage(cell)], cell) for cell in usable if cell.layers_cut and _lineage(cell) in whole]
+    return tuple(_cut(*pair, seeds) for pair in sorted(cut, key=lambda pair: (pair[0].tokens, pair[1].layers_cut)))
 
 
 def under_every_start(shown: Sequence[CellResult], cells: Sequence[CellResult]) -> Iterator[CellResult]:

@@ -83,7 +83,8 @@ def rate_transfers_of(cells: Sequence[CellResult]) -> tuple[RateTransfer, ...]:
     )
 
 
-def _transfer(setting: str, budget: Budget, members: Sequence[CellResult], scatter: Scatter | None) -> RateTransfer:
+def _transfer(setting: str, budget: Budget, cells: Sequence[CellResult], scatter: Scatter | None) -> RateTransfer:
+    members = sorted(cells, key=lambda cell: (cell.parameters_non_embedding, cell.parameters))
     rates = {cell.architecture.shape_name: best for cell in members if (best := cell.rates.optimum or cell.rates.chosen)}
     unbracketed = tuple(cell.architecture.shape_name for cell in members if not cell.rates.bracketed)
     vertices = [cell.rates for cell in members if cell.rates.optimum is not None]

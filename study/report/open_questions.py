@@ -366,7 +366,9 @@ def _limits(evidence: Evidence) -> Iterator[str]:
         "sweep would."
     )
     yield from _repeated_text(evidence)
-    if evidence.comparisons.weigh_depth_or_width:
+    compared = (cell for cell in evidence.cells if cell.name in evidence.comparisons.compared)
+    tables = {cell.parameters - cell.parameters_non_embedding for cell in compared}
+    if evidence.comparisons.weigh_depth_or_width and len(tables) > 1:
         both = "(both counts are in the table of cells)"
         if evidence.sweep.size_count == "total":
             why = "at equal total parameters the wider shape has larger embedding tables, and so less in its layers"

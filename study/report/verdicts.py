@@ -16,6 +16,7 @@ from study.base.quantities import EQUAL_WITHIN, budget_words, plural, plus_minus
 from study.base.statistics import CONFIDENCE
 from study.base.text import at_budget, joined, printable
 from study.config.sweep import GoalSweep
+from study.counting.architecture import NONE
 from study.evidence.cells import CellResult, by_budget, run_ids_in, shorten_run_ids
 from study.evidence.comparisons import Average, Comparison, Pair
 from study.evidence.downstream import DownstreamEvidence
@@ -33,7 +34,6 @@ from study.report.pair_sentences import (
     kind_of,
     pair_kinds,
     parts_lacking,
-    reading_remedies,
     what_helps,
     what_lowers,
     why_unknown,
@@ -128,7 +128,7 @@ def _beside_untrained(scores: DownstreamEvidence) -> str:
     row = best.points.iloc[int((best.points["score"] - best.points["random"]).argmax())]
     most = f"most on {best.task} ({plus_minus(row['score'], row['half'], 3)} against {row['random']:.3f})"
     where = f"on {_tasks(above, len(compared))}, {most}" if above else f"on none of {plural(len(compared), 'task')}"
-    return f"trained encoders beat the same encoders untrained {where}"
+    return f"trained encoders beat chance and the same encoders untrained {where}"
 
 
 def _of_largest(scores: DownstreamEvidence) -> str:
@@ -138,7 +138,8 @@ def _of_largest(scores: DownstreamEvidence) -> str:
         return ""
     highest = sum(task.best["parameters"] == task.points["parameters"].max() for task in tasks)
     shown = scores.average or tasks[0]
-    largest, best = shown.points.iloc[int(shown.points["parameters"].argmax())], shown.best
+    largest = shown.points.nlargest(1, ["parameters", "score"]).iloc[0]
+    best = shown.best
     low, high = (largest["score"] + side * largest["half"] for side in (-1, 1))
     where = "on average" if scores.average else f"on {shown.task}"
     mean = f"{largest['score']:.3f} (95% interval {low:.3f} to {high:.3f}) {where}"
@@ -196,21 +197,25 @@ def _cuts(evidence: Evidence) -> str:
     costs = grouped(least, lambda cut: cut.cut.partition(" (")[2].removesuffix(")"))
     clauses = []
     for start, same in costs.items():
-        of_layers = joined([f"{cut.difference.size_text} for {plural(cut.layers, 'layer')}" for cut in same])
+        of_layers = joined([f"{_cost(cut.difference)} for {plural(cut.layers, 'layer')}" for cut in same])
         clauses.append(f"{of_layers}{start and f', with {start}'}")
     return f"cutting off layers costs at least {joined(clauses)}"
 
 
 def _on_spendings(evidence: Evidence) -> Verdict:
     """Return the best encoder that needs other runs, beside those from scratch of as many own FLOPs and as many in all."""
-    least = min((cell for cell in evidence.cells if cell.flops_before and cell.usable), key=lambda cell: cell.losses.mean())
+    compared = {one.needs_cell for one in evidence.spendings}
+    least = min((cell for cell in evidence.cells if cell.name in compared), key=lambda cell: cell.losses.mean())
     against = [one for one in evidence.spendings if one.needs_cell == least.name and one.without_order is None]
     figures = ("loss_against_flops", "loss_against_spent_flops", "paired_differences", "loss_curves")
     if not against:
-        why = "neither encoder of a pair reads word order, so that losses say nothing of starts and teachers"
         lacking = parts_lacking(evidence.ledger)
-        sentence = f"No verdict: {why}; {what_helps(lacking)} may help."
-        return Verdict(sentence, "Nothing is tested.", reading_remedies(lacking), figures)
+        why = "neither encoder of a pair reads word order, so that losses say nothing of starts and teachers"
+        helps = f"{what_helps(lacking)} may help"
+        if not any(one.without_order == "reads_no_order" for one in evidence.spendings):
+            why, helps = "whether the encoders read word order was not measured", "new runs measure it"
+        remedy = without_order_remedy(evidence.spendings, lacking)
+        return Verdict(f"No verdict: {why}; {helps}.", "Nothing is tested.", remedy, figures)
     own, spent = (
         max(affordable, key=lambda one: one.scratch_flops, default=None)
         for flops in (least.train_flops, least.spent_flops)
@@ -290,7 +295,7 @@ def _token_gain(evidence: Evidence) -> str:
     falls = "falls" if untested else "falls significantly"
     counts = f"{where} the loss {falls} in {len(lowering)} of {plural(len(last), 'encoder')}"
     unsure = " (no interval, as single seeds test nothing)" if untested else ""
-    return f"{counts}, by {_median(lowering or last).size_text}{unsure} in the median encoder"
+    return f"{counts}{_median_change(lowering, last)}{unsure} in the median encoder"
 
 
 def _size_gain(evidence: Evidence) -> list[str]:
@@ -304,11 +309,14 @@ def _size_gain(evidence: Evidence) -> list[str]:
     lowering = lower if untested else [gain for gain in lower if gain.status == "decided"]
     larger = joined([_MORE.get(size, f"more {size}") for size in dict.fromkeys(gain.axis for gain in steps)], "or")
     counts = f"with {larger} in {len(lowering)} of {plural(len(steps), 'step')}"
-    return [f"{counts}, by {_median(lowering or steps).size_text}"]
+    return [f"{counts}{_median_change(lowering, steps)}"]
 
 
-def _median(among: Sequence[TestedDifference]) -> Difference:
-    return sorted((one.difference for one in among), key=lambda one: one.estimate_nats)[len(among) // 2]
+def _median_change(lowering: Sequence[TestedDifference], steps: Sequence[TestedDifference]) -> str:
+    """By how much the median of the lowering steps lowers the loss; without one, the change of the median step."""
+    among = sorted((one.difference for one in lowering or steps), key=lambda one: one.estimate_nats)
+    median = among[len(among) // 2]
+    return f", by {median.size_text}" if lowering else f"; it changes by {median.to_text()}"
 
 
 def _on_rates(evidence: Evidence) -> Verdict:
@@ -531,7 +539,7 @@ def _higher(pair: Pair) -> str:
 def _where(pair: Pair, place: Place) -> str:
     """Return the scope of a difference: an average over conditions, or one family."""
     if isinstance(pair, Average):
-        among = f" {pair.among.removesuffix(' word order')}".rstrip()
+        among = f" {pair.among}".rstrip()
         first = f", averaged{among}" if among else " on average"
         return {"alone": f" on average over {len(pair.places)} conditions{among}", "first": first, "further": ""}[place]
     return f" ({re.sub(r' [(][^()]*[)]', '', pair.family)})" if isinstance(pair, Comparison) else ""
@@ -544,9 +552,11 @@ def _on_passes(evidence: Evidence) -> Verdict:
     clauses = []
     if free := [often for often in costs if often < least_costly]:
         most = max(costs[free[-1]], key=lambda pair: pair.difference.estimate_nats)
-        clauses.append(f"{free[-1]:g} passes over a text cost no significant loss beside new text, at most {_cost(most)}")
+        clauses.append(
+            f"{free[-1]:g} passes over a text cost no significant loss beside new text, at most {_cost(most.difference)}"
+        )
     if pairs := costs.get(least_costly):
-        both = [f"{_cost(pair)} for {_shape_of(evidence, pair)}" for pair in dict.fromkeys((pairs[0], pairs[-1]))]
+        both = [f"{_cost(pair.difference)} for {_shape_of(evidence, pair)}" for pair in dict.fromkeys((pairs[0], pairs[-1]))]
         clauses.append(f"{least_costly:g} passes cost {joined(both)}")
     return _over_pairs(evidence, clauses, [pair for pairs in costs.values() for pair in pairs])
 
@@ -557,16 +567,22 @@ def _costs_of_passes(evidence: Evidence) -> dict[float, list[Comparison]]:
     for pair in evidence.comparisons.pairs:
         if pair.weighs == UNIQUE_TOKENS and pair.without_order is None:
             sides = (cells[name] for name in (pair.first_cell, pair.second_cell))
-            often, new = (round(cell.tokens / float(str(cell.settings[UNIQUE_TOKENS])), 1) for cell in sides)
+            often, new = (round(cell.tokens / _unique_tokens(cell), 1) for cell in sides)
             if new <= 1 < often:
                 costs.append((often, pair))
     by_passes = grouped(costs, lambda cost: cost[0])
     return {often: [pair for _, pair in by_passes[often]] for often in sorted(by_passes)}
 
 
-def _cost(pair: Comparison) -> str:
+def _unique_tokens(cell: CellResult) -> float:
+    """Return how many tokens of text a cell reads; without a number, more than it trains on."""
+    given = cell.settings[UNIQUE_TOKENS]
+    return math.inf if given == NONE else float(str(given))
+
+
+def _cost(difference: Difference) -> str:
     """Return the first side's loss above the second's, where a negative cost keeps its sign."""
-    return pair.difference.size_text if pair.difference.estimate_nats > 0 else pair.difference.to_text()
+    return difference.size_text if difference.estimate_nats > 0 else difference.to_text()
 
 
 def _shape_of(evidence: Evidence, pair: Comparison) -> str:
@@ -647,6 +663,11 @@ def _not_compared(evidence: Evidence) -> Verdict:
     return Verdict(sentence, "Nothing is compared.", change, ("learning_rate", "loss_against_parameters", "loss_curves"))
 
 
+def _largest_step(steps: Sequence[Gain | TokenGain]) -> str:
+    largest = max(steps, key=lambda step: abs(step.difference.estimate_nats))
+    return f"the largest {largest.step}, {largest.difference.to_text()}"
+
+
 def _on_steps(evidence: Evidence) -> Verdict:
     steps: Sequence[Gain | TokenGain] = evidence.gains or evidence.token_gains
     compared = [step for step in steps if step.without_order is None]
@@ -660,13 +681,16 @@ def _on_steps(evidence: Evidence) -> Verdict:
         sentence = f"No verdict on sizes: {why}."
         return Verdict(sentence, "Nothing is tested.", without_order_remedy(steps, lacking), figures)
     decided = [step for step in compared if step.status == "decided"]
-    largest = max(decided or compared, key=lambda step: abs(step.difference.estimate_nats))
-    lower = sum(step.difference.estimate_nats < 0 for step in decided)
+    lowering, raising = ([step for step in decided if (step.difference.estimate_nats < 0) is lower] for lower in (True, False))
     kind = "size" if evidence.gains else "budget"
     unknown = why_unknown(compared)
-    lowers = f"{'lowers' if lower == 1 else 'lower'} the loss significantly"
-    counts = unknown or f"{lower} of {plural(len(compared), 'step')} to a larger {kind} {lowers}"
-    sentence = _sentence(evidence, [f"{counts}, the largest {largest.step}, {largest.difference.to_text()}"])
+    lowers = f"{'lowers' if len(lowering) == 1 else 'lower'} the loss significantly"
+    clauses = [unknown or f"{len(lowering)} of {plural(len(compared), 'step')} to a larger {kind} {lowers}"]
+    if lowering or not raising:
+        clauses[0] += f", {_largest_step(lowering or compared)}"
+    if raising:
+        clauses.append(f"{len(raising)} {'raises' if len(raising) == 1 else 'raise'} it, {_largest_step(raising)}")
+    sentence = _sentence(evidence, clauses)
     tested = "" if unknown else "Tests at 5%, adjusted by Holm. "
     return Verdict(
         sentence, f"{tested}{_measured_over([step.difference for step in compared])}", _larger_sweep(evidence), figures
@@ -756,7 +780,7 @@ def listed(names: Sequence[str], kind: str = "others") -> str:
 def _tasks(names: Sequence[str], of: int) -> str:
     if len(names) <= MOST_NAMES:
         return joined(names)
-    return f"any of {of} tasks" if len(names) == of else f"{len(names)} of {of} tasks"
+    return f"{'all' if len(names) == of else len(names)} of {of} tasks"
 
 
 def _sentence(evidence: Evidence, clauses: Sequence[str]) -> str:

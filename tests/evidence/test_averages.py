@@ -161,17 +161,17 @@ def test_what_lets_an_encoder_read_is_averaged_apart_from_what_helps_one_that_re
     assert both.difference.estimate_nats == pytest.approx(-0.2)
     assert one.difference.estimate_nats == pytest.approx(-0.8)
     assert both.sides == "norm=pre − norm=post, where both read word order"
-    assert one.sides == "norm=pre − norm=post, where norm=pre alone reads word order"
+    assert one.sides == "norm=pre − norm=post, where only the encoder with norm=pre reads word order"
     first, second = sentences([both, one])
     assert first.startswith("Averaged over 3 conditions where both read word order, norm=pre minus norm=post: -0.2000 nats")
     assert second.startswith(
-        "Averaged over 2 conditions where norm=pre alone reads word order, norm=pre minus norm=post: -0.8000"
+        "Averaged over 2 conditions where only the encoder with norm=pre reads word order, norm=pre minus norm=post: -0.8000"
     )
     (everywhere,) = averaged([each for each in cells if each.name.rpartition(" ")[2] in "245"])[1]
     assert everywhere.sides == "norm=pre − norm=post"
     ((alone,),) = [averaged([each for each in cells if each.name.rpartition(" ")[2] in "123"])[1]]
     assert (alone.one_reads, alone.apart) == (True, 1), "the place where both read has no average of its own"
-    assert alone.reversed.sides == "norm=post − norm=pre, where norm=pre alone reads word order"
+    assert alone.reversed.sides == "norm=post − norm=pre, where only the encoder with norm=pre reads word order"
     unknown = [replace(each, reads_order=None) if each.name.rpartition(" ")[2] in "245" else each for each in cells]
     assert averaged(unknown)[1][0].sides == "norm=pre − norm=post, where reading was not measured"
     either = [replace(each, reads_order=not each.reads_order) if each.name.endswith("3") else each for each in cells]

@@ -20,10 +20,11 @@ from study.plotting import parameters_loss_score, score_against_loss
 from study.report import verdicts
 from study.report.answer import METHOD_PAGE, Answer
 from study.report.notebooks import scrolling_tables
+from study.report.open_questions import undecided
 from study.report.verdicts import asks_about, verdict_of
 from study.store.records import READS_ORDER_NATS
 from study.store.sweep_folder import SweepFolder
-from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, run_config, sweep_folder
+from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_scores
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
@@ -411,7 +412,7 @@ ANSWERED = {
     "next_sentence": r"the highest score is 0\.446 .*, not significantly above any other",
     "norm": r"the loss with post-norm is 0\.107 nats .*below that with pre-norm",
     "positions": r"a learned distance bias is 0\.531 nats .*below that with ALiBi",
-    "preset_parts": r"bias is 0\.243 nats .*where both read, with Muon 0\.299 .*masks 0\.288 .*positions 0\.190",
+    "preset_parts": r"bias is 0\.243 nats .*where both read word order, with Muon 0\.299 .*masks 0\.288 .*positions 0\.190",
     "projection_start": r"a projection that starts at unit scale is 0\.121 nats .*below that with BERT's initialisation",
     "query_key_norm": r"no difference in 6 pairs is significant: .* query key norm .* is -0\.0085 nats",
     "rate_transfer": r"of 1\.9 \(95% interval 1 to 6\.9\) under CompleteP, .* of 6\.2 \(4\.3 to 11\) under the standard",
@@ -444,3 +445,106 @@ def test_a_committed_sweep_is_answered_in_one_sentence_of_plain_words(name: str)
     assert not any("=" in sentence for sentence in verdict.also)
     assert "95% interval" in verdict.sentence or "no interval" in verdict.sentence
     assert len(verdict.sentence.split()) <= 65
+
+
+def asked(path: Path, question: str, configs: list[RunConfig], nats: Callable[[RunConfig], float], **sweep: object) -> Evidence:
+    """The evidence of three seeds of each configuration."""
+    folder = sweep_folder(path, SWEEP | {"question": question, "tune": {}} | sweep)
+    for config, seed in product(configs, range(3)):
+        add_run(folder, config.model_copy(update={"seed": seed}), Losses(nats=nats))
+    return evidence_of(folder)
+
+
+def test_a_loss_that_rises_keeps_its_sign(tmp_path: Path) -> None:
+    """With the budget, with more depth, and where layers that are cut off lower it."""
+    by_depth = [run_config(depth, 64, tokens=tokens) for depth, tokens in product((1, 2), (1e6, 4e6))]
+    question = "How does the loss fall with tokens and depth?"
+    longer = asked(tmp_path / "longer", question, by_depth[:2], lambda config: 4 + 0.1 * (config.tokens > 2e6))
+    assert re.search(
+        r"falls significantly in 0 of 1 encoder; it changes by \+0\.\d+ nats .* in the median", verdict_of(longer).sentence
+    )
+
+    def deeper_is_worse(config: RunConfig) -> float:
+        return 4 + 0.2 * (config.architecture.depth > 1) - 0.3 * (config.tokens > 2e6)
+
+    deeper = verdict_of(asked(tmp_path / "deeper", question, by_depth, deeper_is_worse)).sentence
+    assert re.search(r"falls significantly in 2 of 2 encoders, by 0\.\d+ nats", deeper)
+    assert re.search(r"with more depth in 0 of 2 steps; it changes by \+0\.\d+ nats", deeper)
+
+
+def test_the_largest_step_is_one_that_lowers_the_loss_and_steps_that_raise_it_are_apart(tmp_path: Path) -> None:
+    def nats(config: RunConfig) -> float:
+        return 4 + 0.5 * (config.architecture.depth > 1) - 0.1 * (config.architecture.width > 64)
+
+    sizes = [run_config(depth, width) for depth, width in product((1, 2), (64, 128))]
+    shapes = {"grid": {"depth": [1, 2], "width": [64, 128]}}
+    sentence = verdict_of(asked(tmp_path / "s", "Are larger ones better?", sizes, nats, shapes=shapes)).sentence
+    assert re.match(r"2 of 4 steps to a larger size lower the loss significantly, the largest width from .*, -0\.", sentence)
+    assert re.search(r" 2 raise it, the largest depth from .*, \+0\.", sentence)
+
+
+def test_the_largest_encoder_is_shown_at_its_best_budget(tmp_path: Path) -> None:
+    tasks = {name: TASKS[name] for name in ("sst2", "cola")}
+    question = "Do larger encoders score higher on every task?"
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"question": question, "tune": {}, "downstream": [*tasks]})
+    for width, tokens, seed in product((32, 64, 160), (1e6, 4e6), (0, 1)):
+        add_run(folder, run_config(1, width, seed=seed, tokens=tokens))
+    folder.write_ledger()
+    add_scores(folder, tasks)
+    evidence = evidence_of(folder)
+    assert evidence.downstream is not None
+    assert evidence.downstream.average is not None
+    best = evidence.downstream.average.best["score"]
+    assert f"highest on 2 of 2 tasks, with {best:.3f} (" in verdict_of(evidence).sentence
+    assert " against " not in verdict_of(evidence).sentence
+
+
+def test_starts_whose_best_has_no_bracketed_rate_are_judged_by_the_best_that_is_compared(tmp_path: Path) -> None:
+    """And never by a word order that was read."""
+    start = "../runs/0123456789abcdef"
+    rates = {"recipe.learning_rate": {"low": 1e-3, "high": 4e-3, "trials": 3}}
+    shapes = {"grid": {"depth": [1], "width": [64]}}
+    sweep = {"question": "Cut or train again?", "shapes": shapes, "budgets": {"tokens": [1e6, 4e6]}, "tune": rates}
+    folder = sweep_folder(tmp_path / "s", SWEEP | sweep | {"vary": {"recipe.start": ["fresh", start]}})
+
+    def nats(config: RunConfig) -> float:
+        cut, longer = config.recipe.init_from is not None, config.tokens > 2e6
+        away = np.log(config.recipe.learning_rate / (8e-3 if cut and longer else 2e-3))
+        return float(5 - 0.3 * cut - 0.6 * longer + 0.15 * away**2)
+
+    for tokens, begun, rate, seed in product((1e6, 4e6), ("fresh", start), (1e-3, 2e-3, 4e-3), range(3)):
+        config = run_config(1, 64, rate, seed=seed, tokens=tokens, start=begun)
+        add_run(folder, config, Losses(nats=nats), flops_before=None if begun == "fresh" else 1e12)
+    sentence = verdict_of(evidence_of(folder)).sentence
+    assert "word order" not in sentence
+    assert re.match(
+        r"An encoder continued for 1M tokens is 0\.\d+ nats .* below one trained from scratch for 1M tokens", sentence
+    )
+
+
+def test_text_without_a_limit_is_new_text(tmp_path: Path) -> None:
+    values = [None, 5e5, 1e5]
+    configs = [run_config(1, 64, unique_tokens=tokens) for tokens in values]
+    vary = {"recipe.unique_tokens": ["none", 5e5, 1e5]}
+    evidence = asked(
+        tmp_path / "s", "How often may a text be read?", configs, lambda config: 5 + 0.4 * (config.recipe.unique_tokens == 1e5),
+        vary=vary,
+    )  # fmt: skip
+    evidence = gather(evidence.folder, include_unbracketed=True)
+    assert evidence.cells[0].setting == "unique_tokens=none"
+    sentence = verdict_of(evidence).sentence
+    assert "nan" not in sentence
+    assert re.match(r"2 passes over a text cost no significant loss beside new text, .*10 passes cost 0\.\d+ nats", sentence)
+
+
+def test_tables_are_compared_where_they_differ(tmp_path: Path) -> None:
+    """Depth beside a larger FFN at one width."""
+    layers = [(1, 640), (2, 256)]
+    shapes = {"list": [{"depth": depth, "width": 64, "ffn": ffn} for depth, ffn in layers]}
+    configs = [reshaped(run_config(depth, 64), ffn=ffn) for depth, ffn in layers]
+    evidence = asked(
+        tmp_path / "s", "Depth or FFN?", configs, lambda config: 4 + 0.2 * (config.architecture.depth > 1), shapes=shapes
+    )
+    evidence = gather(evidence.folder, include_unbracketed=True)
+    assert evidence.comparisons.pairs
+    assert not any("embedding tables" in line for line in undecided(evidence))
