@@ -357,7 +357,10 @@ def _undecided_lines(cost: CostEstimate) -> Iterator[str]:
     if spec.seeds == 2:
         yield "Two seeds may hide that one cell varies more, so equal cells may differ significantly; use seeds: 3."
     if "recipe.learning_rate" not in {*spec.tune, *spec.vary}:
-        yield "One learning rate for all cells may suit some better; tune: {recipe.learning_rate: …} finds the best of each."
+        yield (
+            "One learning rate for all cells may suit some better, so the answer compares nothing (but study report "
+            "--include-unbracketed does); tune: {recipe.learning_rate: …} finds the best of each."
+        )
 
 
 def _left_line(cost: CostEstimate) -> Iterator[str]:

@@ -199,6 +199,8 @@ class GoalProposer:
     """Proposes the runs of a goal's design, started ones without a record first."""
 
     waiting = 0
+    exhausted = None
+    """Never said: the answer opens with where the goal stands."""
 
     def __init__(self, design: GoalDesign, records: Iterable[RunRecord], started: Iterable[RunConfig]) -> None:
         self.design = design
@@ -212,11 +214,6 @@ class GoalProposer:
         if self._path is None:
             self._path = self.design.path(self._records.values())
         return self._path
-
-    @property
-    def exhausted(self) -> str | None:
-        """Where the goal stands once nothing is left to run, None before."""
-        return None if self._given else f"{self.path.sentence}."
 
     def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
         """Return the next runs for `free` slots."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from study.evidence.evidence import Evidence, gather
 from study.plotting import parameters_loss_score, score_against_loss
 from study.report import verdicts
 from study.report.answer import METHOD_PAGE, Answer
+from study.report.findings import dominance_sentences
 from study.report.notebooks import scrolling_tables
 from study.report.open_questions import undecided
 from study.report.verdicts import asks_about, verdict_of
@@ -548,3 +549,46 @@ def test_tables_are_compared_where_they_differ(tmp_path: Path) -> None:
     evidence = gather(evidence.folder, include_unbracketed=True)
     assert evidence.comparisons.pairs
     assert not any("embedding tables" in line for line in undecided(evidence))
+
+
+def test_cuts_are_those_at_the_largest_budget(tmp_path: Path) -> None:
+    """Also if fewer layers were cut there; at the smaller budget one cell is missing."""
+    start = "../runs/0123456789abcdef"
+    configs = [
+        run_config(depth, 64, tokens=tokens, start=start)
+        for depth, tokens in product((4, 3, 2), (1e6, 4e6))
+        if (depth, tokens) != (3, 1e6)
+    ]
+
+    def nats(config: RunConfig) -> float:
+        return 5 - 0.2 * config.architecture.depth - 0.5 * (config.tokens > 2e6)
+
+    shapes, vary = {"grid": {"depth": [4, 3, 2], "width": [64]}}, {"recipe.start": ["fresh", start]}
+    evidence = asked(tmp_path / "s", "What does cutting layers cost?", configs, nats, shapes=shapes, vary=vary)
+    evidence = gather(evidence.folder, include_unbracketed=True)
+    cells = tuple(replace(cell, layers_cut=4 - cell.architecture.depth) for cell in evidence.cells)
+    sentence = verdict_of(replace(evidence, cells=cells)).sentence
+    assert re.search(r"costs at least 0\.[12]\d\d nats \(.*\) for 1 layer and 0\.[34]\d\d nats \(.*\) for 2 layers", sentence)
+
+
+def test_the_cells_that_a_shape_dominates_are_listed_by_how_far(tmp_path: Path) -> None:
+    widths = (32, 48, 64, 96, 128, 160)
+    evidence = asked(
+        tmp_path / "s", "Which width?", [run_config(1, width) for width in widths],
+        lambda config: 4 + 0.1 * widths.index(config.architecture.width),
+    )  # fmt: skip
+    lines = dominance_sentences(gather(evidence.folder, include_unbracketed=True))
+    assert [re.match(r"L1-H(\d+)", line)[1] for line in lines[:-1]] == ["160", "128", "96"]  # type: ignore[index]
+    assert lines[-1] == "So are 2 more cells."
+
+
+def test_rates_of_shapes_are_named_from_the_smallest_to_the_largest(tmp_path: Path) -> None:
+    """Though a budget in FLOPs gives the smallest the most tokens."""
+    folder = sweep_folder(
+        tmp_path / "s", SWEEP | {"question": "How does the learning rate move?", "budgets": {"flops": [1e12]}}
+    )
+    for width, rate in product((32, 64, 128), (1e-3, 2e-3, 4e-3)):
+        values = run_config(1, width, rate).to_dict()
+        config = RunConfig.parse(values | {"recipe": values["recipe"] | {"budget": {"flops": 1e12}}})
+        add_run(folder, config, Losses(nats=lambda config: float(4 + 0.15 * np.log(config.recipe.learning_rate / 2e-3) ** 2)))
+    assert verdict_of(evidence_of(folder)).sentence.startswith("Over 3 shapes from L1-H32-A2-F128 to L1-H128-A2-F512, ")
