@@ -322,9 +322,16 @@ def weighted_losses(cells: Sequence[CellResult], weights: NDArray[np.float64], s
 
 
 FOLLOWING = frozenset(
-    {"recipe.warmup_fraction", "recipe.warmup_tokens", "architecture.norm_bias", "architecture.relative_positions"}
+    {
+        "recipe.warmup_fraction",
+        "recipe.warmup_tokens",
+        "architecture.norm_bias",
+        "architecture.embedding_norm",
+        "architecture.relative_positions",
+    }
 )
-"""A trunk's warmup follows its budgets and batch; RMSNorm has no bias; only disentangled attention has rows for distances."""
+"""A trunk's warmup follows its budgets and batch; RMSNorm has no bias, and post-norm norms the embeddings whatever is asked;
+only disentangled attention has rows for distances."""
 
 
 def variant_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:

@@ -308,7 +308,7 @@ def gather(folder: SweepFolder, include_unbracketed: bool = False, ledger: pd.Da
 
 
 def save_fits(evidence: Evidence) -> None:
-    """Write the JSON files of `fits/`, a line each for programs, and remove those of fits that no longer exist."""
+    """Write the JSON files of `fits/`, and remove those of fits that no longer exist."""
     files = {"learning_rate": evidence.learning_rates(), "paired_differences": evidence.differences()}
     files |= {file_name(law_fit.name): law_fit.to_dict() for law_fit in evidence.laws.fits}
     if evidence.downstream is not None:
@@ -318,5 +318,5 @@ def save_fits(evidence: Evidence) -> None:
             if file.stem not in files:
                 file.unlink(missing_ok=True)
     for name, values in files.items():
-        text = json.dumps(rounded_all(values), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(rounded_all(values), indent=1, ensure_ascii=False, allow_nan=False)
         write_atomically(evidence.folder.fits / f"{name}.json", text.encode() + b"\n")

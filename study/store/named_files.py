@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -117,11 +118,22 @@ def as_read(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table with the types that Parquet gives it."""
     import pandas as pd
 
-    return pd.read_parquet(io.BytesIO(table.to_parquet(None, index=False)))
+    return pd.read_parquet(io.BytesIO(_as_parquet(table)))
 
 
 def write_table(file: Path, table: pd.DataFrame) -> None:
     """Write a table as Parquet and CSV, each atomically."""
-    contents = {file: table.to_parquet(None, index=False), file.with_suffix(".csv"): table.to_csv(index=False).encode()}
+    contents = {file: _as_parquet(table), file.with_suffix(".csv"): table.to_csv(index=False).encode()}
     for path, content in contents.items():
         write_atomically(path, content)
+
+
+def _as_parquet(table: pd.DataFrame) -> bytes:
+    """Return a table as Parquet without what is larger than its few rows: notes of pandas, statistics and dictionaries."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer, attributes = io.BytesIO(), {"PANDAS_ATTRS": json.dumps(table.attrs)}  # where pandas reads `attrs`
+    rows = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(attributes)
+    pq.write_table(rows, buffer, compression="zstd", use_dictionary=False, write_statistics=False)
+    return buffer.getvalue()

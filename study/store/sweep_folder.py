@@ -194,8 +194,8 @@ class SweepFolder(Folder):
             raise InputError(problems)
 
     def others_records(self) -> list[RunRecord]:
-        """Return the records of the sibling sweeps that can be read; a damaged one is named where its own sweep needs it."""
-        return [record for sibling in self.siblings() for record in sibling.read_records()[0]]
+        """Return the records of the sibling sweeps."""
+        return [record for sibling in self.siblings() for record in sibling.records()]
 
     @garbage_collection_paused()
     def ledger(self, records: list[RunRecord] | None = None) -> pd.DataFrame:

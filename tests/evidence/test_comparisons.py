@@ -326,6 +326,16 @@ def test_the_bias_that_rms_norm_has_not_is_no_setting_of_its_own(tmp_path: Path)
     assert (pair.first, pair.second, pair.weighs) == ("norm_kind=rms", "norm_kind=layer", "architecture.norm_kind")
 
 
+def test_the_norm_of_the_embeddings_that_post_norm_has_anyhow_is_no_setting_of_its_own(tmp_path: Path) -> None:
+    base, vary = {"architecture": {"embedding_norm": True}}, {"architecture.norm": ["post", "pre"]}
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "base": base, "vary": vary})
+    for norm, seed in product(("post", "pre"), (0, 1)):
+        normed = True if norm == "pre" else None  # as Architecture resolves it
+        add_run(folder, in_setting(run_config(1, 64, seed=seed), norm=norm, embedding_norm=normed))
+    (pair,) = evidence_of(folder, include_unbracketed=True).comparisons.pairs
+    assert (pair.first, pair.second, pair.weighs) == ("norm=pre", "norm=post", "architecture.norm")
+
+
 def test_the_rows_for_distances_that_rotary_has_not_are_no_setting_of_their_own(tmp_path: Path) -> None:
     vary = {"architecture.position_encoding": ["rotary", "disentangled"]}
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": vary})
