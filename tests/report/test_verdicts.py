@@ -408,6 +408,7 @@ ANSWERED = {
     "layer_losses": r"a teacher's predictions, hidden states and attention is 0\.264 nats .*below .* predictions alone",
     "loss_and_scores": r"follow the loss on docstring-code, docstring-order and docstring-package, .*correlation of \+0\.98",
     "mask_decoder": r"a plain last layer is 0\.134 nats .*below that with the enhanced mask decoder",
+    "next_preset": r"the loss with pre-norm is 0\.026 nats .*below that with post-norm",
     "masking_rate": r"the loss with 40% masks is 0\.326 nats .*with 15% masks .*and 0\.057 nats .*with 30% masks",
     "mlm_or_rtd": r"highest with masked-word prediction, 0\.460 .*above those with replaced-token detection \(0\.346\)",
     "next_sentence": r"the highest score is 0\.446 .*, not significantly above any other",
