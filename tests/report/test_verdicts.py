@@ -403,7 +403,7 @@ ANSWERED = {
     "forecast_six_times": r"the loss at 200k non-embedding parameters and 9\.6M tokens, 3\.183 nats, is known to ± 4\.0%",
     "forecast_target": r"is 3\.109 nats \(95% interval 3\.012 to 3\.206",
     "gated_ffn": r"the loss with GELU is 0\.102 nats .*below that with GeGLU .*and 0\.093 nats .*below that with SwiGLU",
-    "heads": r"L2-H96-A4-F384 is 0\.148 nats .*below L2-H96-A1-F384",
+    "heads": r"L2-H96-A4-F384 is 0\.155 nats .*below L2-H96-A1-F384 .*0\.034 nats .*below L2-H96-A2-F384",
     "int8_or_smaller": r"Int8 L4-H96-A3-F384 .*ends 0\.373 nats .*below L4-H40-A2-F160 in fp32",
     "layer_losses": r"a teacher's predictions, hidden states and attention is 0\.264 nats .*below .* predictions alone",
     "loss_and_scores": r"follow the loss on docstring-code, docstring-order and docstring-package, .*correlation of \+0\.98",
