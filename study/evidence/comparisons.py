@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, combinations, permutations
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
@@ -356,6 +356,12 @@ class Average(Pair):
         """The subtraction in words; for variants also what is equal, and where it was taken."""
         equal = f"at equal {self.equal}" if self.equal.startswith("depth") else ""
         return ", ".join(filter(None, (super().sides, equal, self.among)))
+
+    @property
+    def in_unit(self) -> Self:
+        """The same with its numbers in the `unit` of its difference."""
+        ends = {name: getattr(self, name) / self.difference.nats_per_unit for name in ("least_nats", "most_nats")}
+        return replace(super().in_unit, **ends)
 
     @property
     def one_reads(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ class Difference:
     """
 
     unit: ClassVar[str] = "nats"
+    nats_per_unit: ClassVar[float] = 1.0
 
     estimate_nats: float
     standard_error_sequences_nats: float
@@ -54,8 +55,10 @@ class Difference:
 
     @property
     def in_unit(self) -> Difference:
-        """The same difference in `unit`."""
-        return self
+        """The same difference with its numbers in `unit`."""
+        nats = {name: getattr(self, name) for name in ("estimate_nats", "low_nats", "high_nats")}
+        numbers = {name: None if value is None else value / self.nats_per_unit for name, value in nats.items()}
+        return Difference(**vars(self) | numbers)
 
     @property
     def bounds(self) -> str | None:
@@ -96,13 +99,7 @@ class DifferencePerByte(Difference):
     """A difference in nats per byte of masked words, reported in bits per byte; its sequences are whole documents."""
 
     unit: ClassVar[str] = "bits per byte"
-
-    @property
-    def in_unit(self) -> Difference:
-        """The same difference in bits."""
-        nats = {name: getattr(self, name) for name in ("estimate_nats", "low_nats", "high_nats")}
-        bits = {name: None if value is None else value / math.log(2) for name, value in nats.items()}
-        return Difference(**vars(self) | bits)
+    nats_per_unit: ClassVar[float] = math.log(2)
 
     @property
     def sample_text(self) -> str:
@@ -127,6 +124,11 @@ class TestedDifference:
     def of_shapes(self) -> bool:
         """Whether shapes are compared, of which losses without word order say nothing."""
         return False
+
+    @property
+    def in_unit(self) -> Self:
+        """The same with the numbers of its difference in their `unit`."""
+        return replace(self, difference=self.difference.in_unit)
 
     @property
     def without_order(self) -> Verdict | None:

@@ -59,8 +59,8 @@ def averages(evidence: Evidence) -> str:
                 "conditions": len(average.places),
                 **_test_columns(average),
                 "status": status_words(average.status),
-                "least": signed(average.least_nats),
-                "most": signed(average.most_nats),
+                "least": signed(average.in_unit.least_nats),
+                "most": signed(average.in_unit.most_nats),
                 **_seeds(average.difference),
             }
             for average in evidence.averages
@@ -81,7 +81,7 @@ def gains(evidence: Evidence) -> str:
             "variant": gain.setting or None,
             **_test_columns(gain),
             "parameters_encoder added": f"{gain.parameters_added:,}",
-            "nats lowered per million": f"{gain.nats_lowered_per_million:+.3f}",
+            f"{gain.difference.unit} lowered per million": f"{gain.in_unit.nats_lowered_per_million:+.3f}",
         }
         for gain in evidence.gains
     ]
@@ -97,7 +97,7 @@ def cuts(evidence: Evidence) -> str:
                 "cut": cut.cut,
                 "layers cut": cut.layers,
                 "budget": cut.budget,
-                "nats": signed(cut.difference.estimate_nats),
+                cut.difference.unit: signed(cut.difference.in_unit.estimate_nats),
                 "95% interval": cut.difference.bounds,
                 "parameters_encoder saved": f"{cut.parameters_saved:,}",
             }
@@ -134,7 +134,7 @@ def token_gains(evidence: Evidence) -> str:
                 "from tokens": f"{gain.fewer_tokens:,}",
                 "to tokens": f"{gain.more_tokens:,}",
                 **_test_columns(gain),
-                "nats lowered per doubling": f"{gain.nats_lowered_per_doubling:+.3f}",
+                f"{gain.difference.unit} lowered per doubling": f"{gain.in_unit.nats_lowered_per_doubling:+.3f}",
             }
             for gain in evidence.token_gains
         ]

@@ -275,7 +275,7 @@ def _counted_steps(evidence: Evidence, gains: Sequence[Gain] | Sequence[TokenGai
 def _gain_sentence(gain: Gain) -> str:
     return (
         f"{gain.step}: {gain.difference.to_text()} for {compact(gain.parameters_added)} more parameters_encoder, "
-        f"{gain.nats_lowered_per_million:+.3f} nats lowered per million."
+        f"{gain.in_unit.nats_lowered_per_million:+.3f} {gain.difference.unit} lowered per million."
     )
 
 
@@ -292,8 +292,11 @@ def _longest(evidence: Evidence) -> Iterator[str]:
 def _token_gain_sentence(gain: TokenGain) -> str:
     if gain.status == "undecided":
         return f"{gain.step}: undecided, {gain.difference.to_text()}{chance_words(gain)}."
-    lowered = f"{gain.nats_lowered_per_doubling:+.3f} nats lowered per doubling of the tokens"
-    return f"{gain.step}: {gain.difference.to_text()}, {lowered}."
+    return f"{gain.step}: {gain.difference.to_text()}, {_per_doubling(gain)} lowered per doubling of the tokens."
+
+
+def _per_doubling(gain: TokenGain) -> str:
+    return f"{gain.in_unit.nats_lowered_per_doubling:+.3f} {gain.difference.unit}"
 
 
 def law_findings(evidence: Evidence) -> list[str]:
@@ -308,7 +311,7 @@ def _rises(rises: Sequence[Rise]) -> Iterator[str]:
     if not decided:
         return
     steepest = max(decided, key=lambda rise: rise.nats_per_doubling.estimate)
-    first, second = (f"{gain.nats_lowered_per_doubling:+.3f} nats" for gain in (steepest.earlier, steepest.later))
+    first, second = map(_per_doubling, (steepest.earlier, steepest.later))
     shape = shape_and_variant(steepest.earlier.shape, steepest.earlier.setting)
     steps = (
         f"{shape} {first} from {steepest.earlier.shorter} to {steepest.later.shorter}, {second} on to {steepest.later.longer}"

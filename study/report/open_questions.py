@@ -108,13 +108,14 @@ def _open_spikes(evidence: Evidence) -> Iterator[str]:
 
 def _open_scatter(evidence: Evidence) -> Iterator[str]:
     """Yield the budgets at which seeds scatter unevenly, so that each interval rests on the few seeds of a cell."""
-    named = {cell.name: cell.words for cell in evidence.cells}
+    cells = {cell.name: cell for cell in evidence.cells}
     pools = Counter(scatter.pool.budget for scatter in evidence.comparisons.seed_scatter)
     uneven = []
     for scatter in evidence.comparisons.seed_scatter:
         if not scatter.alike:
             (quiet, least), *_, (loud, most) = scatter.deviations.items()
-            ends = f"{least:.2g} nats for {named[quiet]} to {most:.2g} for {named[loud]}"
+            low, high = cells[quiet], cells[loud]
+            ends = f"{low.in_unit(least):.2g} {low.unit} for {low.words} to {high.in_unit(most):.2g} for {high.words}"
             budget, several = scatter.pool.budget, pools[scatter.pool.budget] > 1
             near = f" ({count_text(2**scatter.pool.doublings)} tokens or so)" if several else ""
             uneven.append(f"at {budget_words(budget)}{near} {ends} (Bartlett's p = {scatter.p_alike:.2g})")

@@ -295,7 +295,8 @@ def connected(pairs: Sequence[PairT]) -> list[list[PairT]]:
 
 
 def _average_clause(average: Average) -> str:
-    span = f"{signed(average.least_nats)} to {signed(average.most_nats)} at its {len(average.places)} conditions"
+    shown = average.in_unit
+    span = f"{signed(shown.least_nats)} to {signed(shown.most_nats)} at its {len(average.places)} conditions"
     return f"{average.difference.to_text()}, {status_words(average.status)}, {span}{_opposed(average)}"
 
 

@@ -3,29 +3,50 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from study.base.errors import InputError
 from study.base.text import escape
-from study.evidence.evidence import gather, save_fits
+from study.config.run_config import RunConfig
+from study.evidence.comparisons import compare
+from study.evidence.evidence import Evidence, gather, save_fits
+from study.evidence.families import families_of
+from study.evidence.gains import Cut
+from study.evidence.sweep_laws import SweepLaws
 from study.laws.estimation import Settings
+from study.report import answer_tables
 from study.report.answer import Answer, report
 from study.report.figures import FIGURES
-from study.report.findings import loss_findings
+from study.report.findings import law_findings, loss_findings
 from study.report.open_questions import undecided
+from study.report.verdicts import verdict_of
 from study.store.records import State, cell_of
 from study.store.score_records import scores_of, write_scores
 from study.store.sweep_folder import SweepFolder
-from tests.synthetic import SWEEP, Law, add_run, depth_or_width, environment, in_setting, run_config, sweep_folder
+from tests.synthetic import (
+    SWEEP,
+    Law,
+    add_run,
+    depth_or_width,
+    environment,
+    in_setting,
+    run_config,
+    sweep_folder,
+    with_facts,
+)
 from tests.synthetic_scores import TASKS, add_scores
 
 SMALL = ((1, 128), (2, 92))
@@ -550,3 +571,47 @@ training = {"data", "model", "training", "executing", "planning", "running"}
 assert not [name for name in sys.modules if name.startswith('study.') and name.split('.')[1] in training]
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+class Leaving(Law):
+    """A law of the plateau's end, by which each doubling of the tokens buys more than the one before."""
+
+    def loss(self, config: RunConfig) -> float:
+        """The usual loss less 0.1 nats times the square of the doublings."""
+        return super().loss(config) - 0.1 * math.log2(config.tokens / 1e6) ** 2
+
+
+def _in_units(folder: SweepFolder, per_byte: bool) -> Evidence:
+    """The evidence of losses of as many nats per masked token, or as many bits per byte."""
+    plain = gather(folder, include_unbracketed=True)
+    size = math.log(2) if per_byte else 1.0
+    loud = plain.cells[0].name  # whose seeds scatter more than those of others
+    scattered = {loud: 0.2 * np.array([[-1], [1]])}
+    cells = tuple(
+        replace(cell, per_byte=per_byte, losses=size * (cell.losses + scattered.get(cell.name, 0))) for cell in plain.cells
+    )
+    families = families_of(cells)
+    actual = replace(plain, cells=cells, families=families, comparisons=compare(families, include_unbracketed=True))
+    cut = Cut("whole", "cut", "1M tokens", 1, 100, actual.comparisons.pairs[0].difference)
+    return with_facts(actual, cuts=(cut,), laws=SweepLaws((), ()))
+
+
+def _texts(evidence: Evidence) -> Iterator[str]:
+    """All that an answer says of losses, but for the table of cells."""
+    yield from (*loss_findings(evidence), *law_findings(evidence), *undecided(evidence), verdict_of(evidence).sentence)
+    yield from (table(evidence) for table in (answer_tables.averages, answer_tables.gains, answer_tables.token_gains))
+    yield from (answer_tables.cuts(evidence), answer_tables.differences(evidence, of_shapes=True))
+
+
+def test_losses_per_byte_are_in_bits_per_byte_wherever_others_are_in_nats(tmp_path: Path) -> None:
+    """As many bits as nats give the same texts but for the unit."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for (depth, width), tokens, seed in product(((1, 64), *SMALL), (1e6, 2e6, 4e6), (0, 1)):
+        add_run(folder, run_config(depth, width, seed=seed, tokens=tokens), Leaving())
+    folder.write_ledger()
+    nats, bits = ([*_texts(_in_units(folder, per_byte))] for per_byte in (False, True))
+    text = "\n".join(nats)
+    for part in ("at its 3 conditions", "nats lowered per doubling of the tokens", "buys more", "layer costs", "nats for"):
+        assert part in text
+    assert [line.replace("bits per byte", "nats") for line in bits] == nats
+    assert not any("nats" in line for line in bits)
