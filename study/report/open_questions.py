@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -20,6 +21,7 @@ from study.evidence.comparisons import Comparison
 from study.evidence.evidence import Evidence
 from study.evidence.families import of_equal_size
 from study.evidence.gains import Gain, TokenGain
+from study.evidence.learning_rates import TriedRate
 from study.evidence.ledgers import LEDGER_COLUMNS, UNIQUE_TOKENS
 from study.evidence.paired import MOST_SEEDS, MOST_SEQUENCES, would_be_significant
 from study.laws.expressions import evaluate
@@ -200,13 +202,18 @@ def _open_knobs(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_vertices(evidence: Evidence) -> Iterator[str]:
-    """Yield the decided pairs whose interval excludes their difference at the minima of the cells' parabolas."""
+    """Yield the decided pairs whose interval excludes their difference at the minima of the cells' parabolas.
+
+    None if tokenisers differ: parabolas are of losses per token, and pairs of losses per byte.
+    """
     cells, moved = {cell.name: cell for cell in evidence.cells}, []
     decided = [pair for pair in evidence.comparisons.pairs if pair.status == "decided"]
     for pair in decided:
         first, second = (cells[name].rates.gain_left_nats for name in (pair.first_cell, pair.second_cell))
         difference = pair.difference
-        if first is None or second is None or difference.low_nats is None or difference.high_nats is None:
+        if cells[pair.first_cell].per_byte or first is None or second is None:
+            continue
+        if difference.low_nats is None or difference.high_nats is None:
             continue
         at_vertices = difference.estimate_nats - first + second
         if not difference.low_nats <= at_vertices <= difference.high_nats:
@@ -235,11 +242,12 @@ def _open_choices(evidence: Evidence) -> Iterator[str]:
         sides = [(pair.first_cell, pair.first), (pair.second_cell, pair.second)]
         (lower, _), (higher, name) = sides if pair.first_is_lower else sides[::-1]
         other = cells[higher].rates.next_best
-        if other is None or other.loss_nats is None:
+        if other is None or (loss := _loss_at(other, cells[higher], evidence.ledger)) is None:
             continue
-        above, at = other.loss_nats - float(cells[lower].losses.mean()), (len(cells[lower].runs), len(other.trials))
+        above, at = loss - float(cells[lower].losses.mean()), (len(cells[lower].runs), len(other.trials))
         if above <= 0 or not would_be_significant(above, pair.difference, (seeds[lower], seeds[higher]), at):
-            loose.append(f"{name} at {other.learning_rate:.4g} minus {pair.lower} {signed(above)} nats at {pair.family}")
+            size = f"{signed(above / pair.difference.nats_per_unit)} {pair.difference.unit}"
+            loose.append(f"{name} at {other.learning_rate:.4g} minus {pair.lower} {size} at {pair.family}")
             chose = max(chose, cells[higher].rates.seeds)
     if loose:
         who, ranked = ("the first seed", "it ranks") if chose == 1 else (f"the first {chose} seeds", "they rank")
@@ -249,6 +257,15 @@ def _open_choices(evidence: Evidence) -> Iterator[str]:
             f"open at the rate that {ranked} next for the higher side, and seeds at the chosen rates say nothing of it: "
             f"{'; '.join(loose[:MOST_STEPS])}{more}."
         )
+
+
+def _loss_at(rate: TriedRate, cell: CellResult, ledger: pd.DataFrame) -> float | None:
+    """Return the mean loss at a rate tried in a cell, in nats per what the cell's losses are per; None if unknown."""
+    if not cell.per_byte:
+        return rate.loss_nats
+    learned = [trial.run_id for trial in rate.trials if trial.usable_loss_nats is not None]
+    bits = ledger.loc[ledger["run_id"].isin(learned), "bits_per_masked_byte"]
+    return None if bits.isna().any() else float(bits.mean()) * math.log(2)
 
 
 def _open_rates_of_fronts(evidence: Evidence) -> Iterator[str]:

@@ -24,7 +24,7 @@ from study.config.tuned_values import trial_seeds
 from study.evidence.cells import CellResult, cells_of, variant_columns
 from study.evidence.comparisons import compare
 from study.evidence.evidence import Evidence, gather, save_fits
-from study.evidence.families import Family
+from study.evidence.families import Family, families_of
 from study.evidence.gains import gains_of
 from study.evidence.learning_rates import RateSearch, Trial, TriedRate
 from study.evidence.ledgers import open_ledger
@@ -832,6 +832,31 @@ def test_decided_pairs_that_another_rate_would_leave_open_are_reported(tmp_path:
     (line,) = lines_on_next_rate(-0.5)
     assert f"minus {pair.second} -0.5000 nats" in line
     assert lines_on_next_rate(0.5 * half, exclusion="DIVERGED") == []
+
+
+def test_rates_of_several_tokenisers_are_judged_in_the_unit_of_their_pairs(evidence: Evidence) -> None:
+    """Four bytes a token: the next rate's loss per byte decides, and no parabola of losses per token has a say."""
+    cells = tuple(replace(cell, per_byte=True, losses=cell.losses / 4) for cell in evidence.cells)
+    of_bytes = replace(evidence, cells=cells, comparisons=compare(families_of(cells)))
+    decided = [pair for pair in of_bytes.comparisons.pairs if pair.status == "decided"]
+    pair = next(pair for pair in decided if not pair.first_is_lower)
+    higher, lower = (next(c for c in cells if c.name == name) for name in (pair.first_cell, pair.second_cell))
+    assert pair.difference.high_nats is not None
+    assert higher.rates.next_best is not None
+    lowest, half = float(lower.losses.mean()), pair.difference.high_nats - pair.difference.estimate_nats
+    next_runs = [trial.run_id for trial in higher.rates.next_best.trials]
+
+    def lines_on_next_rate(above: float) -> list[str]:
+        bits = evidence.ledger["run_id"].isin(next_runs).map({True: (lowest + above) / math.log(2), False: 9.0})
+        return lines_on_choices(replace(of_bytes, ledger=evidence.ledger.assign(bits_per_masked_byte=bits)))
+
+    assert lines_on_next_rate(2 * half) == []
+    (line,) = lines_on_next_rate(0.5 * half)
+    assert f"minus {pair.second} {signed(0.5 * half / math.log(2))} bits per byte at {pair.family}." in line
+    assert lines_on_choices(replace(of_bytes, ledger=evidence.ledger.assign(bits_per_masked_byte=np.nan))) == []
+    deep = tuple(replace(cell, rates=replace(cell.rates, gain_left_nats=float(cell is higher))) for cell in cells)
+    ledger = evidence.ledger.assign(bits_per_masked_byte=9.0)
+    assert not [line for line in undecided(replace(of_bytes, cells=deep, ledger=ledger)) if "rates between those" in line]
 
 
 @pytest.mark.slow
