@@ -238,8 +238,10 @@ def _score(
     library: Library, shot: Snapshot, of_loss: Fit, task: str, points: pd.DataFrame, at: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the score of a task at the predicted loss, with a 95% interval over the constants of both laws."""
-    of_score = library.kept(("score", shot.name, task), shot.version, lambda: score_law(points))
     facts = {"task": task, "metric": str(points["metric"].iloc[0])}
+    if (unit := points["unit"].iloc[0]) != "nats":
+        return facts | {"why_not": f"scores are related to losses in {unit}, and the law gives nats per masked token"}
+    of_score = library.kept(("score", shot.name, task), shot.version, lambda: score_law(points))
     if isinstance(of_score, str):
         return facts | {"why_not": of_score}
     steps = TwoSteps(of_loss, of_score)

@@ -38,7 +38,7 @@ FLOOR_FROM = 5
 
 _SETTINGS = Settings(space="linear", starts=32)
 _LOSS_SETTINGS = Settings(starts=32)
-_VARIABLES = {"loss": "loss_nats", "parameters": "parameters", "tokens": "tokens"}
+_VARIABLES = ("loss", "parameters", "tokens")
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Beside:
 class TaskScores:
     """One task, or the average over tasks, over the cells of a sweep, with one run per pre-training seed.
 
-    `points`: rows of study.evidence.score_points by falling loss. `chance`: the majority class's score, None if unmeasured.
-    `law` maps loss to score. `forecast`: the largest shapes at their measured loss, `forecast_from_sizes`: at the loss that a
-    law of sizes predicts. Text says why there is none.
+    `points`: rows of study.evidence.score_points by falling loss; trend, law and forecasts are of those `compared`. `chance`:
+    the majority class's score, None if unmeasured. `law` maps loss to score. `forecast`: the largest shapes at their measured
+    loss, `forecast_from_sizes`: at the loss that a law of sizes predicts. Text says why there is none.
     """
 
     task: str
@@ -74,10 +74,20 @@ class TaskScores:
     forecast_from_sizes: Forecast | str
 
     @property
+    def compared(self) -> pd.DataFrame:
+        """The encoders whose losses compare."""
+        return with_comparable_losses(self.points)
+
+    @property
+    def validations(self) -> int:
+        """The number of kinds of losses, of which only those of one compare."""
+        return self.points["validation"].nunique()
+
+    @property
     def least_p_value(self) -> float:
         """The trend's lowest p for these encoders: scores rise with every fall of the loss."""
-        loss = self.points["loss_nats"].to_numpy(dtype=float)
-        return p_value_of(loss, -loss, shapes_of(self.points))
+        loss = self.compared["loss"].to_numpy(dtype=float)
+        return p_value_of(loss, -loss, shapes_of(self.compared))
 
     @property
     def is_forecast(self) -> NDArray[np.bool_]:
@@ -155,7 +165,7 @@ class TaskScores:
         """Plain values for JSON."""
         trend = None if self.trend is None else asdict(self.trend) | {"verdict": self.trend.verdict}
         law = {"status": f"none: {self.law}"} if isinstance(self.law, str) else self.law.to_dict()
-        shown = self.points.drop(columns=["noise", "origins", "run_scores", "detects", "lost_share"])
+        shown = self.points.drop(columns=["noise", "origins", "run_scores", "lost_share"])
         rows = shown.astype(object).where(shown.notna(), None).to_dict("records")
         above, compared = self.above_untrained
         return {
@@ -226,9 +236,9 @@ def _task(points: pd.DataFrame) -> TaskScores:
 
 
 def with_comparable_losses(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the encoders with a loss of masked words, or if there are none all."""
-    of_words = points[~points["detects"].astype(bool)]
-    return points if of_words.empty else of_words.reset_index(drop=True)
+    """Return the encoders of the validation that most share, among equals that of the highest loss."""
+    groups = [of_one for _, of_one in points.dropna(subset="loss").groupby("validation", sort=False)]
+    return max(groups, key=len, default=points).reset_index(drop=True)
 
 
 def score_law(points: pd.DataFrame) -> Fit | str:
@@ -255,13 +265,13 @@ def _over_loss(points: pd.DataFrame) -> Observations:
 
 
 def _trend(points: pd.DataFrame) -> Trend | None:
-    """Return the trend over the loss, untested if encoders share an initial run, whose luck they share.
+    """Return the trend over the loss, None if unknown, untested if encoders share an initial run, whose luck they share.
 
     Otherwise encoders that do not follow the loss would seem to in 15% to 24% of draws: three to six trunks of three or four
     branches, trunk luck as wide as their own scatter.
     """
-    loss, score = (points[column].to_numpy(dtype=float) for column in ("loss_nats", "score"))
-    over_loss = trend(loss, score, list(points["noise"]), shapes_of(points))
+    loss, score = (points[column].to_numpy(dtype=float) for column in ("loss", "score"))
+    over_loss = None if np.isnan(loss).any() else trend(loss, score, list(points["noise"]), shapes_of(points))
     return over_loss.untested if over_loss is not None and points["origins"].explode().duplicated().any() else over_loss
 
 
@@ -296,14 +306,14 @@ def observed(points: pd.DataFrame) -> Observations:
     """Scores at losses, clustered by shape."""
     shapes = shapes_of(points)
     return Observations(
-        columns={name: points[column].to_numpy(dtype=float) for name, column in _VARIABLES.items()},
+        columns={name: points[name].to_numpy(dtype=float) for name in _VARIABLES},
         response=points["score"].to_numpy(dtype=float),
         runs=shapes,
         clusters=shapes,
         cluster="shape",
         labels=tuple(f"{shape} ({', '.join(runs)})" for shape, runs in zip(points["name"], points["runs"], strict=True)),
         budget=points["train_flops"].to_numpy(dtype=float),
-        roles={"loss": "loss_nats", "score": str(points["task"].iloc[0])},
+        roles={"loss": f"loss ({points['unit'].iloc[0]})", "score": str(points["task"].iloc[0])},
     )
 
 
@@ -329,7 +339,7 @@ def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str
         majority=0.0,
         bag_of_words=np.nan,
     )
-    return _task(points.sort_values("loss_nats", ascending=False, ignore_index=True)), reasons
+    return _task(points.sort_values("loss", ascending=False, ignore_index=True)), reasons
 
 
 def noises_over_tasks(of_tasks: Sequence[pd.DataFrame]) -> pd.Series[Any]:

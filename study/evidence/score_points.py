@@ -6,6 +6,7 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,13 +19,16 @@ from study.counting.named_models import find
 from study.counting.parameters import parameters
 from study.evidence.cells import budgets_in_words, in_words, variant_columns
 from study.evidence.gains import START
-from study.evidence.ledgers import OBJECTIVE, runs_of, usable
+from study.evidence.ledgers import runs_of, usable
 from study.store.named_files import read_parquet
+from study.store.records import validation_of
 from study.store.score_records import BaselineRecord, baseline, series
 from study.store.sweep_folder import SweepFolder
 
 _OF_CELL = ["shape", "setting", "name", "depth", "parameters", "train_flops", "tokens"]
 """Facts of a cell, the same for all its runs."""
+
+_OF_LOSS = ["loss", "unit", "validation"]
 
 _OF_SCORE = ["task", "task_fingerprint", "metric", "run_id", "encoder", "protocol", "update", "seed"]
 _OF_SCORE += ["test", "test_standard_error", "knobs", "truncated_examples", "examples", "lost_share"]
@@ -38,10 +42,10 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     Columns: `task` (see study.store.score_records.series), `metric`, `cell`; `runs`, one per pre-training seed, and their
     `run_scores`; `knobs`, unusual untuned ones in words; `truncated_examples`, the most of any score, out of `examples`;
     `lost_share`, the largest, NaN if unknown; cell facts, where `name` is the shape, with variant and budget if these differ;
-    `origins`, the root runs (InitFrom, trunk, or themselves); `detects`, whether the loss is of detecting replaced tokens;
-    `loss_nats`, their mean; `score`, the mean over runs of means over `seeds`, its `noise`, standard `error` and `half` of the
-    95% interval; `random` and `random_half`, the same for untrained weights; baselines `majority` and `bag_of_words`, NaN if
-    unknown.
+    `origins`, the root runs (InitFrom, trunk, or themselves); `loss`, their mean in `unit`: nats per masked token, or bits per
+    byte of masked words in a sweep of several tokenisers, NaN if unknown; `validation`, under one of which losses compare;
+    `score`, the mean over runs of means over `seeds`, its `noise`, standard `error` and `half` of the 95% interval; `random`
+    and `random_half`, the same for untrained weights; baselines `majority` and `bag_of_words`, NaN if unknown.
 
     Noise (study.base.statistics) is over examples and between runs if any cell has two, else between seeds if any run has two;
     its deviation is pooled over a task's cells, untrained weights separately. Encoders share the examples, so it is
@@ -62,9 +66,11 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
         name=list(map(at_budget, _named(ledger, settings), budgets_in_words(ledger))),
         architecture=_named(ledger, in_words(ledger, built)),
         origin=_origins(ledger),
-        detects=ledger.get(OBJECTIVE, pd.Series("mlm", ledger.index)).eq("rtd"),
     )
-    runs = runs.set_index("run_id")[[*_OF_CELL, "origin", "detects", "architecture", "cell", "data_fingerprint", "loss_nats"]]
+    runs = runs[runs["run_id"].isin(scores["run_id"])]
+    runs = runs.assign(**_losses(folder, runs)).set_index("run_id")[
+        [*_OF_CELL, *_OF_LOSS, "origin", "architecture", "cell", "data_fingerprint"]
+    ]
     scores = scores[_OF_SCORE].assign(series=series(scores)).join(runs, on="run_id", how="inner")
     used = set(usable(ledger, folder.trial_seeds())["run_id"])
     untrained = scores["protocol"] == "random_init"
@@ -76,7 +82,7 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
         means, baselines = _means(trained, "cell"), baseline(folder, *map(str, of_task[["task", "task_fingerprint"]].iloc[0]))
         rows += [_row(of_cell, means[str(cell)], random, baselines) for cell, of_cell in trained.groupby("cell")]
     points = pd.DataFrame(rows)
-    return points if points.empty else points.sort_values(["task", "loss_nats"], ascending=[True, False], ignore_index=True)
+    return points if points.empty else points.sort_values(["task", "loss"], ascending=[True, False], ignore_index=True)
 
 
 _Mean = tuple[float, ScoreNoise]
@@ -93,17 +99,26 @@ def _row(scores: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], record: Ba
         "runs": tuple(each_run["run_id"]),
         "run_scores": tuple(of_runs[each_run["run_id"]]),
         "origins": tuple(each_run["origin"].unique()),
-        "detects": bool(first["detects"]),
         "knobs": first["knobs"],
         "truncated_examples": most["truncated_examples"],
         "examples": most["examples"],
         "lost_share": scores["lost_share"].max(),
     }
-    facts = {name: first[name] for name in _OF_CELL} | {"loss_nats": each_run["loss_nats"].mean()}
+    facts = {name: first[name] for name in (*_OF_CELL, *_OF_LOSS)} | {"loss": each_run["loss"].mean()}
     measured = {"score": score, **noise_columns(noise), "seeds": scores["seed"].nunique()}
     beside = {} if record is None else record.beside(str(first["metric"]), str(first["data_fingerprint"]))
     baselines = {name: beside.get(name, np.nan) for name in ("majority", "bag_of_words")}
     return names | facts | measured | {"random": untrained, "random_half": its_noise.half} | baselines
+
+
+def _losses(folder: SweepFolder, runs: pd.DataFrame) -> dict[str, Any]:
+    """Return each run's `loss`, its `unit` and its `validation`, as its cell has them (study.evidence.cells)."""
+    if folder.sweep().compares_tokenizers:
+        of_words = runs.reindex(columns=["bits_per_masked_byte", "masked_words"])
+        return {"loss": of_words["bits_per_masked_byte"], "unit": "bits per byte", "validation": of_words["masked_words"]}
+    texts = zip(runs["run_id"].astype(str), runs["data_fingerprint"].astype(str), strict=True)
+    validation = [validation_of(folder.run(run).config(), text) for run, text in texts]
+    return {"loss": runs["loss_nats"], "unit": "nats", "validation": validation}
 
 
 def noise_columns(noise: ScoreNoise) -> dict[str, object]:

@@ -8,7 +8,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from study.evidence.downstream import with_comparable_losses
 from study.evidence.evidence import Evidence
 from study.evidence.ledgers import COUNTS
 from study.plotting.hover import explain
@@ -23,7 +22,7 @@ _POINT: dict[str, Any] = {"linestyle": "none", "markersize": 5}
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row per scored encoder: `parameters`, the mean loss and score of its scored runs, with half the 95% interval of each.
 
-    Where losses do not compare, only those of masked words are given (study.evidence.downstream.with_comparable_losses).
+    Where losses do not compare, only those are given that the trend is of (TaskScores.compared).
     The score is the average over tasks or the only task's; empty if there is neither.
     """
     data = measured(evidence, _COUNT)
@@ -38,7 +37,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     interval = "" if trend is None or trend.low is None else f" (95% interval {trend.low:+.2f} to {trend.high:+.2f})"
     scored = scored_cells(evidence, shown)
     losses = pd.DataFrame([evidence.losses(scored[str(cell)]) for cell in data["cell"]], index=data.index)
-    compared = data["cell"].isin(with_comparable_losses(shown.points)["cell"])
+    compared = data["cell"].isin(shown.compared["cell"])
     return data.assign(
         loss_nats=losses["loss_nats"].where(compared),
         half_nats=losses["half_nats"].astype(float),

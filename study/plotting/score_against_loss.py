@@ -8,10 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from study.evidence.cells import scales_of
-from study.evidence.downstream import TaskScores, with_comparable_losses
+from study.evidence.downstream import TaskScores
 from study.evidence.evidence import Evidence
-from study.plotting.score_panels import best_score, drawn, measured, panel_of, rising_scores, scored_cells
+from study.plotting.score_panels import best_score, drawn, measured, rising_scores
 from study.plotting.style import loss_axis
 
 _POINTS = 60
@@ -21,33 +20,28 @@ _LAW = "black"
 def frame(evidence: Evidence) -> pd.DataFrame:
     """Return the scores (study.plotting.score_panels), and rows of kind `law`: each fitted law and its 95% interval.
 
-    Losses of several tokenisers are in bits per byte; those that do not compare have panels of their own. Laws are of losses
-    per token, and so are left out beside several kinds of these.
+    Losses of several tokenisers are in bits per byte; those that do not compare have panels of their own, and the law is in
+    that of the encoders that it is of.
     """
-    data = measured(evidence, "loss_nats")
+    data = measured(evidence, "loss")
     if data.empty or evidence.downstream is None:
         return data
-    comparable = {cell for task in evidence.downstream.all for cell in with_comparable_losses(task.points)["cell"]}
-    data = data[data["cell"].isin(comparable)]
-    scales, per_token = data["cell"].map(evidence.scales), data["cell"].map(scales_of(evidence.cells, per_token=True))
-    if scales.nunique() > 1:
-        data = data.assign(panel=data["panel"] + "\n" + scales)
-    scored = {task.task: scored_cells(evidence, task) for task in evidence.downstream.all}
-    cells = [scored[task][cell] for task, cell in zip(data["task"], data["cell"], strict=True)]
-    losses = np.array([cell.loss_in_unit for cell in cells], dtype=float)
-    data = data.assign(x=losses, scale=scales, unit=[cell.unit for cell in cells])
-    laws = [_law(task) for task in evidence.downstream.all] if per_token.nunique() == 1 else []
+    data = data.assign(scale=data["cell"].map(evidence.scales))
+    if data["scale"].nunique() > 1:
+        data = data.assign(panel=data["panel"] + "\n" + data["scale"])
+    panel_at = dict(zip(zip(data["task"], data["cell"], strict=True), data["panel"], strict=True))
+    laws = [_law(task).assign(panel=panel_at[task.task, task.compared["cell"].iloc[0]]) for task in evidence.downstream.all]
     return pd.concat([data, *laws], ignore_index=True)
 
 
 def _law(task: TaskScores) -> pd.DataFrame:
     if isinstance(task.law, str) or not task.law.usable:
         return pd.DataFrame()
-    loss = with_comparable_losses(task.points)["loss_nats"].astype(float)
+    loss = task.compared["loss"].astype(float)
     losses = np.linspace(loss.min(), loss.max(), _POINTS)
     low, high = task.law.interval(task.law.predictions({"loss": losses}))
     law = {"x": losses, "score": task.law.predict({"loss": losses}), "low": low, "high": high}
-    return pd.DataFrame({"task": task.task, "panel": panel_of(task), "kind": "law", **law})
+    return pd.DataFrame({"task": task.task, "kind": "law", **law})
 
 
 def draw(data: pd.DataFrame) -> Figure:
@@ -56,7 +50,7 @@ def draw(data: pd.DataFrame) -> Figure:
     label = "law of the loss, with the law's 95% interval" if "low" in laws and laws["low"].notna().any() else "law of the loss"
     entries = [] if laws.empty else [Line2D([], [], color=_LAW, label=label)]
     points = data[data["kind"] == "measured"]
-    finding = rising_scores if points["scale"].nunique() == 1 and points["unit"].eq("nats").all() else best_score
+    finding = rising_scores if points["scale"].nunique() == 1 else best_score
     figure = drawn(data, "validation loss (falls to the right)", loss_axis(points), _finish, entries, finding)
     for panel in figure.axes[:1]:
         panel.invert_xaxis()

@@ -65,7 +65,7 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
                 "over": "seeds and examples" if _has_seeds(task) else "examples",
                 "forecast": task.is_forecast,
                 "trend": "" if task.trend is None else task.trend.verdict,
-                **{name: task.points[name] for name in ("random", "majority", "bag_of_words")},
+                **{name: task.points[name] for name in ("unit", "random", "majority", "bag_of_words")},
             }
         )
         for task in evidence.downstream.all

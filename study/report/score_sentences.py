@@ -36,8 +36,22 @@ def score_findings(evidence: Evidence) -> list[str]:
     scores = evidence.downstream
     if scores is None:
         return []
-    of_encoders = (*_verdicts(scores), *_beside_baselines(scores), *_average(scores))
+    of_encoders = (*_compared(evidence, scores), *_verdicts(scores), *_beside_baselines(scores), *_average(scores))
     return [*of_encoders, *_unusual(scores), *_truncated(scores), *_lost(scores)]
+
+
+def _compared(evidence: Evidence, scores: DownstreamEvidence) -> Iterator[str]:
+    """Yield which encoders a task is related to the loss of, where not all losses compare."""
+    related = [task for task in scores.all if task.trend is not None and task.validations > 1]
+
+    def among(task: TaskScores) -> tuple[str, str]:
+        return f"{len(task.compared)} of {len(task.points)} encoders", evidence.scales[str(task.compared["cell"].iloc[0])]
+
+    for (encoders, scale), tasks in grouped(related, among).items():
+        yield (
+            f"{', '.join(task.task for task in tasks)}: losses of different text, masks or objectives do not compare, so "
+            f"trend, law and forecast are of {encoders}, those of {scale}."
+        )
 
 
 def _verdicts(scores: DownstreamEvidence) -> Iterator[str]:
@@ -56,13 +70,14 @@ def _verdicts(scores: DownstreamEvidence) -> Iterator[str]:
         why = f"no interval or p, since {began}"
         yield f"Rank correlation with the falling loss: {correlations}; {why}."
     if too_few := by_verdict.get(None):
-        yield f"{', '.join(too_few)}: fewer than three encoders, or all scores alike; nothing can be said about the loss."
+        of = " of losses that compare" if any(task.validations > 1 for task in scores.tasks if task.task in too_few) else ""
+        yield f"{', '.join(too_few)}: fewer than three encoders{of}, or all scores alike; nothing can be said about the loss."
 
 
 def _hopeless(scores: DownstreamEvidence, undecided: Sequence[str]) -> str:
     """Return the undecided tasks that so few encoders cannot decide in any order, given so many tasks."""
     tested = {task.task: task for task in scores.tasks if task.trend and task.trend.p_value is not None}
-    few = {name: len(tested[name].points) for name in undecided if tested[name].least_p_value * len(tested) >= 1 - CONFIDENCE}
+    few = {name: len(tested[name].compared) for name in undecided if tested[name].least_p_value * len(tested) >= 1 - CONFIDENCE}
     if not few:
         return ""
     which = "" if len(few) == len(undecided) else f" ({', '.join(few)})"
@@ -175,7 +190,7 @@ def _trend_of_average(average: TaskScores) -> Iterator[str]:
     if (trend := average.trend) is None:
         return
     words = f"The average's rank correlation with the falling loss is {trend.correlation:+.2f}"
-    shapes = average.points["shape"].nunique()
+    shapes = average.compared["shape"].nunique()
     encoders = plural(trend.n, "encoder") + (f" of {plural(shapes, 'shape')}" if shapes < trend.n else "")
     if trend.p_value is None:
         yield f"{words} ({encoders}, not drawn apart)."
@@ -256,7 +271,7 @@ def scores_frame(evidence: Evidence) -> pd.DataFrame:
             "metric": task.metric,
             "encoder": row["name"],
             "parameters": row["parameters"],
-            "loss (nats)": row["loss_nats"],
+            f"loss ({row['unit']})": row["loss"],
             "score": row["score"],
             "± 95%": row["half"],
             "runs": len(row["runs"]),

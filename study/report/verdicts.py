@@ -103,7 +103,9 @@ def _on_scores(evidence: Evidence) -> Verdict:
         clauses.insert(0, beside)
     if asks_about(evidence, "cut") and evidence.cuts:
         clauses.insert(0, _cuts(evidence))
-    encoders, tasks = plural(max(len(task.points) for task in scores.tasks), "encoder"), plural(len(scores.tasks), "task")
+    encoders, tasks = plural(max(len(task.compared) for task in scores.tasks), "encoder"), plural(len(scores.tasks), "task")
+    if any(task.validations > 1 for task in scores.tasks):
+        encoders += " whose losses compare"
     if variants:
         certainty = "A test at 5%, adjusted by Bonferroni; noise is over examples and seeds."
     elif _untested(scores):

@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from threading import Barrier, Event
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,7 @@ import pytest
 from study.base.errors import InputError
 from study.counting.latency import read_table
 from study.counting.named_models import catalogue
-from study.dashboard.law_lines import MOST_AHEAD, law_lines, offers
+from study.dashboard.law_lines import MOST_AHEAD, _score, law_lines, offers
 from study.dashboard.library import Library
 from study.dashboard.pages import answer_html, figure_of, overview, pulse, run_page, sweep_page, verdict_in
 from study.dashboard.run_charts import curves, importances, points
@@ -558,6 +559,12 @@ def test_a_predicted_score_is_that_of_the_predicted_loss(tmp_path: Path) -> None
     assert far["score"]["beyond"].endswith("nats below the lowest of the scored encoders")
     assert far["score"]["value"] > score["value"]
     assert what_if(library, asked)["prediction"]["task"] == "cola", "the first, where none is chosen"
+
+
+def test_no_score_of_a_loss_per_byte_is_predicted_from_a_loss_per_token() -> None:
+    points = pd.DataFrame({"metric": ["accuracy"], "unit": ["bits per byte"]})
+    score = _score(Mock(), Mock(), Mock(), "sst2", points, {})
+    assert score["why_not"] == "scores are related to losses in bits per byte, and the law gives nats per masked token"
 
 
 def test_a_slider_that_moves_fits_no_table_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

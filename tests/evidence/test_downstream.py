@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import cycle, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,11 +15,13 @@ from unittest.mock import Mock
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy.stats import spearmanr
 
 from study.base.quantities import budget_words
 from study.base.statistics import ScoreNoise, half_interval, noise_of_mean, noise_of_seeds
+from study.config.run_config import RunConfig
 from study.config.score_config import Knobs
 from study.counting.named_models import find
 from study.counting.parameters import parameters
@@ -41,7 +44,7 @@ from study.store.score_records import baseline, file_baseline, score_folder, sco
 from study.store.sweep_folder import SweepFolder
 from study.tasks.task_spec import read_spec
 from tests.figures import title_of
-from tests.synthetic import add_run, depth_or_width, in_setting, run_config, sweep_folder, with_facts
+from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, run_config, sweep_folder, with_facts
 from tests.synthetic_scores import FINGERPRINT, TASKS, ScoreLaw, add_score, add_scores
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
@@ -71,14 +74,14 @@ def test_a_score_stands_beside_the_loss_of_its_own_run(scored: SweepFolder, evid
         run = scored.run(run_id)
         record = run.record()
         assert record is not None
-        assert (row["loss_nats"], row["parameters"], row["tokens"]) == (record.loss_nats, record.parameters, record.tokens)
+        assert (row["loss"], row["parameters"], row["tokens"]) == (record.loss_nats, record.parameters, record.tokens)
         mine = [actual for actual in scores_of(run) if actual.config.task == "sst2"]
         for column, protocol in {"score": "fine_tune", "random": "random_init"}.items():
             values = [actual.test for actual in mine if actual.config.protocol == protocol and actual.test is not None]
             assert row[column] == pytest.approx(np.mean(values))
         assert row["seeds"] == 3
         assert (row["majority"], row["bag_of_words"]) == (0.5, 0.6)
-    assert list(sst2.points["loss_nats"]) == sorted(sst2.points["loss_nats"], reverse=True)
+    assert list(sst2.points["loss"]) == sorted(sst2.points["loss"], reverse=True)
 
 
 @pytest.mark.parametrize(("text", "words"), [("synthetic", 0.6), (None, 0.6), ("other", np.nan)])
@@ -308,7 +311,7 @@ def test_runs_of_one_cell_are_one_encoder_whose_noise_is_between_them(tmp_path: 
     scores, off = pd.read_parquet(folder.scores_file), []
     for _, row in sst2.points.iterrows():
         assert set(row["runs"]) == set(ledger.loc[ledger["cell"] == row["cell"], "run_id"])
-        assert row["loss_nats"] == pytest.approx(ledger.loc[ledger["cell"] == row["cell"], "loss_nats"].mean())
+        assert row["loss"] == pytest.approx(ledger.loc[ledger["cell"] == row["cell"], "loss_nats"].mean())
         of_cell = scores[scores["run_id"].isin(row["runs"]) & (scores["protocol"] == "fine_tune")]
         of_runs = of_cell.groupby("run_id")["test"].mean()
         assert row["score"] == pytest.approx(of_runs.mean())
@@ -619,33 +622,99 @@ def test_figures_show_points_laws_and_published_scores(evidence: Evidence) -> No
     np.testing.assert_allclose(flops["x"], flops["train_flops"], rtol=0.05)
 
 
-def test_scores_of_several_tokenisers_stand_at_bits_per_byte_without_a_law_of_losses_per_token(evidence: Evidence) -> None:
-    kinds = cycle(("bpe", "unigram"))
-    cells = [
-        replace(cell, per_byte=True, settings={**cell.settings, "data.tokenizer.kind": next(kinds)}) for cell in evidence.cells
-    ]
-    actual = with_facts(evidence, cells=tuple(cells))
-    data = score_against_loss.frame(actual)
-    assert set(data["kind"]) == {"measured"}, "whose x would be a loss per token"
-    sst2 = data[data["task"] == "sst2"].set_index("cell")["x"]
-    assert sst2.to_dict() == pytest.approx({cell.name: cell.bits_per_masked_byte for cell in cells})
-    drawn = score_against_loss.draw(data)
-    assert LOSS_PER_BYTE in " ".join(title_of(drawn).split())
-    assert not title_of(drawn).startswith("Scores rise"), "which was tested over losses per token"
-    assert len(drawn.axes) == len(TASKS) + 1, "they compare"
+def test_scores_of_several_tokenisers_follow_their_loss_in_bits_per_byte(scored: SweepFolder, tmp_path: Path) -> None:
+    """One masks the same words whatever the tokeniser, so that all losses per byte compare, and none per token."""
+    tokenizers = {"vary": {"data.tokenizer.kind": ["wordpiece", "bpe"]}, "data": {**SWEEP["data"], "tokenizer": {}}}
+    folder = SweepFolder(shutil.copytree(scored.path, tmp_path / "scored"))
+    folder.sweep_file.write_text(yaml.safe_dump(SWEEP | tokenizers))
+    ledger = folder.read_ledger()
+    bits = 2.0 - 0.1 * ledger["loss_nats"].rank()  # in another order than the losses per token
+    ledger = ledger.assign(bits_per_masked_byte=bits, masked_words="the words")
+    actual = downstream(folder, ledger)
+    assert actual is not None
+    known = dict(zip(ledger["cell"], bits, strict=True))
+    for task in actual.all:
+        assert (set(task.points["unit"]), set(task.points["validation"])) == ({"bits per byte"}, {"the words"})
+        assert task.points["loss"].tolist() == pytest.approx([known[cell] for cell in task.points["cell"]])
+        assert list(task.points["loss"]) == sorted(known.values(), reverse=True)
+    verdicts = {task.task: task.trend.verdict for task in actual.tasks if task.trend is not None}
+    assert verdicts == {"blimp": "falls", "cola": "falls", "sst2": "falls", "rte": "undecided"}
+    evidence = with_facts(gather(folder, ledger=scored.read_ledger()), downstream=actual)
+    data = score_against_loss.frame(evidence)
+    points, laws = (data[data["kind"] == kind] for kind in ("measured", "law"))
+    assert points["x"].max() < 2
+    assert laws["x"].dropna().between(points["x"].min(), points["x"].max()).all(), "the law is in bits per byte, too"
+    assert LOSS_PER_BYTE in " ".join(title_of(score_against_loss.draw(data)).split())
+    assert "loss (bits per byte) |" in score_table(evidence)
+    without = downstream(folder, ledger.assign(bits_per_masked_byte=np.nan))
+    assert without is not None
+    assert [task.trend for task in without.all] == [None] * 5
 
 
-def test_scores_of_losses_that_do_not_compare_have_panels_of_their_own(evidence: Evidence) -> None:
-    texts = cycle(("one", "other"))
-    cells = tuple(replace(cell, validation=next(texts)) for cell in evidence.cells)
-    data = score_against_loss.frame(with_facts(evidence, cells=cells))
-    assert set(data["kind"]) == {"measured"}
+class Harder(Law):
+    """A law of a second validation text, which is two nats harder."""
+
+    def loss(self, config: RunConfig) -> float:
+        """The usual loss, and two nats more of sequences of 32 tokens."""
+        return super().loss(config) + 2 * (config.data.sequence_length == 32)
+
+
+def of_two_texts(path: Path, tasks: Sequence[str], lengths: Mapping[int, int]) -> Evidence:
+    """The evidence of so many widths validated on sequences of each length, whose scores depend on the width alone."""
+    folder = sweep_folder(path, SWEEP | {"tune": {}, "question": "Do scores on tasks rise as the loss falls?"})
+    for length, count in lengths.items():
+        for width in range(32, 32 * count + 32, 32):
+            config = run_config(1, width)
+            data = config.data.model_copy(update={"sequence_length": length})
+            add_run(folder, config.model_copy(update={"data": data}), Harder(), text=f"{length} tokens")
+    folder.write_ledger()
+    for record, task in product(folder.records(), tasks):
+        add_score(folder, record, task, TASKS["blimp"], "zero_shot", 0, 0.5 + record.config.architecture.width / 1000)
+    write_scores(folder)
+    return gather(folder)
+
+
+def test_scores_are_related_to_the_losses_of_one_validation_alone(tmp_path: Path) -> None:
+    """Over both, the harder text would hide what each group shows without exception."""
+    evidence = of_two_texts(tmp_path / "s", ("blimp", "sst2"), {64: 5, 32: 6})
+    actual = evidence.downstream
+    assert actual is not None
+    for task in actual.tasks:
+        assert (len(task.points), len(task.compared)) == (11, 6), "the one that most share"
+        loss, score = (task.points[name].to_numpy(dtype=float) for name in ("loss", "score"))
+        both = trend(loss, score, list(task.points["noise"]), np.arange(11))
+        assert both is not None
+        assert (both.verdict, bool(both.reversals)) == ("undecided", True)
+        assert task.trend is not None
+        assert (task.trend.n, task.trend.correlation, task.trend.verdict) == (6, 1.0, "monotone")
+        assert isinstance(task.law, Fit)
+        assert task.law.n == 6
+        assert isinstance(task.forecast, Forecast)
+        assert isinstance(task.forecast_from_sizes, Forecast)
+        assert task.is_forecast.sum() == 1
+    which, verdict, *_ = score_findings(evidence)
+    assert which == (
+        "blimp, sst2: losses of different text, masks or objectives do not compare, so trend, law and forecast are of 6 of 11 "
+        "encoders, those of sequence_length=32, data_fingerprint=32 tokens."
+    )
+    assert verdict.startswith("blimp, sst2: scores follow the loss, monotone")
+    assert "over 6 encoders whose losses compare, adjusted" in Answer(evidence, {}).to_markdown()
+    data = score_against_loss.frame(evidence)
+    assert set(data.loc[data["kind"] == "law", "panel"]) == {
+        f"{name} (paradigm_accuracy)\nsequence_length=32, data_fingerprint=32 tokens" for name in ("blimp", "sst2")
+    }
     drawn = score_against_loss.draw(data)
-    assert len(drawn.axes) == 2 * (len(TASKS) + 1)
-    assert {panel.get_title().splitlines()[-1] for panel in drawn.axes} == {"validation set 1", "validation set 2"}
-    for _, rows in data.groupby("panel"):
-        assert len({cell.validation for cell in cells if cell.name in set(rows["cell"])}) == 1
+    assert len(drawn.axes) == 4
+    for _, rows in data[data["kind"] == "measured"].groupby("panel"):
+        assert len({cell.validation for cell in evidence.cells if cell.name in set(rows["cell"])}) == 1
     assert not title_of(drawn).startswith("Scores rise")
+
+
+def test_scores_of_too_few_comparable_losses_are_related_to_none(tmp_path: Path) -> None:
+    evidence = of_two_texts(tmp_path / "s", ("blimp",), {64: 2, 32: 2})
+    assert score_findings(evidence)[0] == (
+        "blimp: fewer than three encoders of losses that compare, or all scores alike; nothing can be said about the loss."
+    )
 
 
 @pytest.mark.parametrize(

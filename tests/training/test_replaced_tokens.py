@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import safetensors.torch
 import torch
@@ -26,6 +25,7 @@ from study.data.token_files import PackedSequences
 from study.evidence.downstream import with_comparable_losses
 from study.evidence.evidence import gather
 from study.evidence.ledgers import validation_columns
+from study.evidence.score_points import score_points
 from study.model.heads import TaskModel
 from study.model.in_transformers import their_config, their_weights
 from study.model.masked_language_model import MaskedLanguageModel
@@ -47,6 +47,7 @@ from tests.made_tasks import pairs, task
 from tests.small import config, run_folder, stop_after, trained, write_corpus
 from tests.sweeps import sweep_values
 from tests.synthetic import SWEEP, add_run, run_config, sweep_folder
+from tests.synthetic_scores import TASKS, add_scores
 
 SIZES = {"width": 32, "heads": 4, "ffn": 64}
 STEPS = 4
@@ -315,9 +316,10 @@ def test_a_sweep_compares_its_scores_and_no_losses_beside_masked_words(tmp_path:
     assert missing_comparison(evidence) == f"variants are not compared: {reason}"
     assert not evidence.comparisons.pairs
     assert "recipe.objective" in validation_columns(evidence.ledger)
-    points = pd.DataFrame({"detects": [True, False], "cell": ["one", "other"]})
-    assert [*with_comparable_losses(points)["cell"]] == ["other"]
-    assert len(with_comparable_losses(points[:1])) == 1
+    add_scores(folder, {"sst2": TASKS["sst2"]}, seeds=1)
+    points = score_points(folder, evidence.ledger)
+    assert len(points) == 2
+    assert len(with_comparable_losses(points)) == 1
 
 
 def test_a_task_that_reads_the_head_is_refused_before_anything_is_spent(
