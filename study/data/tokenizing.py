@@ -52,6 +52,9 @@ _ACCENTED_SCRIPTS = ("LATIN", "GREEK", "CYRILLIC", "COMBINING")
 SETTINGS, SPECIAL_MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 """The files that transformers writes beside a tokeniser."""
 
+_DECODER = "added_tokens_decoder"
+"""The key of the added pieces in a tokenizer_config.json, by their ids."""
+
 CASED_SHARE = 0.01
 """The share of pieces with capitals from which a vocabulary is cased; BERT's cased one has 40%, placeholders are a few."""
 
@@ -172,6 +175,8 @@ def read_tokenizer(path: Path, config: TokenizerConfig | None = None) -> Tokeniz
     else:
         try:
             tokenizer = Tokenizer.from_buffer(named_as_berts(path))
+        except InputError:  # of the file that it names
+            raise
         except Exception as error:  # the library raises nothing narrower
             raise InputError.at(f"{_PLACE}.path", f"{str(path)!r} is not a tokenizer.json: {error}") from error
     SpecialTokens.of(tokenizer)
@@ -202,17 +207,28 @@ def special_names(path: Path) -> dict[str, str]:
         return {}
     if not isinstance(values, dict):
         return {}
-    settings: dict[str, Any] = {}
+    named: dict[str, str | None] = {}
     for file in (path.parent / SPECIAL_MAP, path.parent / SETTINGS):
-        settings |= json_object(file) if is_there(file) else {}
-    there = set(_vocabulary(values)) | {str(each.get("content")) for each in _added(values)}
+        settings = json_object(file) if is_there(file) else {}
+        keys = [key for key, *_ in _OTHER_NAMES.values() if key in settings]
+        named |= {key: None if settings[key] is None else _piece(settings[key], file, key) for key in keys}
+    added = {_piece(each, path, f"added_tokens.{place}") for place, each in enumerate(_added(values))}
+    there = added.union(_vocabulary(values))
     renamed = {}
     for piece, (key, *usual) in _OTHER_NAMES.items():
-        named = settings.get(key)
-        named = named.get("content") if isinstance(named, dict) else named
-        if piece not in there and (name := next((name for name in (named, *usual) if name in there), None)) is not None:
-            renamed[str(name)] = piece
+        other = next((name for name in (named.get(key), *usual) if name in there), None)
+        if piece not in there and other is not None:
+            renamed[other] = piece
     return renamed
+
+
+def _piece(value: object, file: Path, key: str) -> str:
+    """Return the piece under a key of a JSON file, which may stand in an object as its `content`; raises InputError."""
+    place, piece = (f"{key}.content", value.get("content")) if isinstance(value, dict) else (key, value)
+    if not isinstance(piece, str):
+        needed = "where a piece is a string; save_pretrained the tokeniser anew"
+        raise InputError.at(str(file), f"has {shown(piece)} under {place}, {needed}")
+    return piece
 
 
 def json_object(file: Path) -> dict[str, Any]:
@@ -234,7 +250,8 @@ def _vocabulary(values: Mapping[str, Any]) -> list[str]:
     pieces = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(pieces, dict):
         return list(pieces)
-    return [pair[0] for pair in pieces if isinstance(pair, list) and pair] if isinstance(pieces, list) else []
+    firsts = [pair[0] for pair in pieces if isinstance(pair, list) and pair] if isinstance(pieces, list) else []
+    return [piece for piece in firsts if isinstance(piece, str)]  # the library refuses others
 
 
 def _added(values: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -244,14 +261,18 @@ def _added(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Return a tokenizer.json with other names for some pieces."""
+
+    def name(piece: Any) -> Any:
+        return names.get(piece, piece) if isinstance(piece, str) else piece  # which the library refuses
+
     model = dict(values["model"]) if isinstance(values.get("model"), dict) else {}
     if isinstance(pieces := model.get("vocab"), dict):
-        model["vocab"] = {names.get(piece, piece): number for piece, number in pieces.items()}
+        model["vocab"] = {name(piece): number for piece, number in pieces.items()}
     elif isinstance(pieces, list):
-        model["vocab"] = [[names.get(piece, piece), *rest] for piece, *rest in pieces]
+        model["vocab"] = [[name(piece), *rest] for piece, *rest in pieces]
     if "unk_token" in model:
-        model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
-    added = [each | {"content": names.get(each.get("content", ""), each.get("content"))} for each in _added(values)]
+        model["unk_token"] = name(model["unk_token"])
+    added = [each | {"content": name(each.get("content"))} for each in _added(values)]
     return dict(values) | {"model": model, "added_tokens": added, "post_processor": None, "padding": None, "truncation": None}
 
 
@@ -409,16 +430,18 @@ def _from_pieces(path: Path, config: TokenizerConfig | None) -> Tokenizer:
 def _require_added(pieces: Mapping[str, int], path: Path) -> None:
     """Raise InputError if a file beside a vocab.txt adds pieces to it."""
     for name in (ADDED, SETTINGS):
-        values = json_object(path.parent / name) if is_there(path.parent / name) else {}
-        added = list(values) if name == ADDED else [each.get("content") for each in _decoded(values)]
+        file = path.parent / name
+        values = json_object(file) if is_there(file) else {}
+        added = list(values) if name == ADDED else _decoded(values, file)
         if lacking := [piece for piece in added if piece not in pieces]:
             adds = f"adds {plural(len(lacking), 'piece')} that {path.name} lacks, such as {shown(lacking[0])}"
-            raise InputError.at(str(path.parent / name), f"{adds}; {_REMEDY}")
+            raise InputError.at(str(file), f"{adds}; {_REMEDY}")
 
 
-def _decoded(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    decoder = settings.get("added_tokens_decoder")
-    return [each for each in decoder.values() if isinstance(each, dict)] if isinstance(decoder, dict) else []
+def _decoded(settings: Mapping[str, Any], file: Path) -> list[str]:
+    """Return the pieces that a tokenizer_config.json adds; raises InputError."""
+    decoder, key = settings.get(_DECODER), f"{_DECODER}."
+    return [_piece(each, file, key + number) for number, each in decoder.items()] if isinstance(decoder, dict) else []
 
 
 def _check_settings(tokenizer: Tokenizer, path: Path, config: TokenizerConfig | None) -> None:

@@ -19,6 +19,8 @@ from study.config.run_config import TokenizerConfig, TokenizerKind
 from study.data import tokenizer_training
 from study.data.tokenizer_training import by_frequency, by_likelihood, merged
 from study.data.tokenizing import (
+    SETTINGS,
+    SPECIAL_MAP,
     SPECIAL_PIECES,
     SpecialTokens,
     Stripped,
@@ -392,6 +394,28 @@ def test_pieces_added_beside_a_vocabulary_are_not_split_into_others(tmp_path: Pa
     pieces = [*MANY, "[NEW]", "other"]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces))
     assert read_tokenizer(tmp_path / "vocab.txt").get_vocab_size() == len(pieces)
+
+
+@pytest.mark.parametrize(
+    ("file", "vocabulary", "values", "key"),
+    [
+        (SETTINGS, "vocab.txt", {"added_tokens_decoder": {"0": {"content": ["x"]}}}, "added_tokens_decoder.0.content"),
+        (SETTINGS, "vocab.txt", {"added_tokens_decoder": {"0": ["x"]}}, "added_tokens_decoder.0"),
+        (SETTINGS, "tokenizer.json", {"cls_token": ["x"]}, "cls_token"),
+        (SPECIAL_MAP, "tokenizer.json", {"cls_token": {"content": ["x"]}}, "cls_token.content"),
+        ("tokenizer.json", "tokenizer.json", {"added_tokens": [{"content": ["x"]}]}, "added_tokens.0.content"),
+    ],
+)
+def test_a_piece_that_is_no_string_is_refused_by_its_file_and_key(
+    tmp_path: Path, file: str, vocabulary: str, values: dict[str, Any], key: str
+) -> None:
+    lowercasing(MANY, lowercase=True).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "vocab.txt").write_text("\n".join(MANY))
+    path = tmp_path / file
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | values))
+    expected = f"{path}: has ['x'] under {key}, where a piece is a string; save_pretrained the tokeniser anew"
+    with pytest.raises(InputError, match=f"^{re.escape(expected)}$"):
+        read_tokenizer(tmp_path / vocabulary)
 
 
 def lowercasing(pieces: list[str], lowercase: bool) -> Tokenizer:
