@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from study.base.errors import InputError, map_all, nearest
+from study.base.errors import InputError, Problem, map_all, nearest
 from study.base.schema import number_in
 from study.base.text import aligned
 from study.counting.architecture import SET_BY_OBJECTIVE, Architecture, changed, not_of_berts_kind, unbuildable
@@ -90,9 +90,18 @@ def parse_changes(base: Architecture, texts: Iterable[str]) -> list[ProposedChan
 
     Each text is `field=value`, or several joined by commas for one change. Other fields stay: a wider model keeps its ffn, and
     its heads if they divide the new width, else the divisor nearest to the base's head width. Raises InputError with every
-    unreadable or impossible text.
+    unreadable or impossible text, or with every text that makes the same model as one before it.
     """
-    return map_all(partial(_step, base), texts)
+    texts = [*texts]
+    changes = map_all(partial(_step, base), texts)
+    made = [change.architecture for change in changes]
+    firsts = [made.index(architecture) for architecture in made]
+    repeated = [(texts[place], texts[first]) for place, first in enumerate(firsts) if first < place]
+    if repeated:
+        raise InputError(
+            Problem(f"--change {text}", f"repeats --change {first}; give each change once") for text, first in repeated
+        )
+    return changes
 
 
 def with_berts_ffn(base: Architecture, steps: Sequence[ProposedChange]) -> list[ProposedChange]:

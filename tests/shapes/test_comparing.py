@@ -73,6 +73,16 @@ def test_what_an_objective_adds_is_counted_and_stays_when_a_size_changes(objecti
         parse_changes(base.architecture, ["pair_head=true"])
 
 
+@pytest.mark.parametrize(
+    "texts", [("depth=24", "depth=24"), ("depth=24,width=1024", "width=1_024,depth=24"), ("width=1024", "width=1024,heads=16")]
+)
+def test_a_change_that_is_given_twice_is_refused(texts: tuple[str, str]) -> None:
+    first, again = texts
+    with pytest.raises(InputError) as refused:
+        parse_changes(BASE.architecture, ["depth=6", first, "ffn=6144", again])
+    assert str(refused.value) == f"--change {again}: repeats --change {first}; give each change once"
+
+
 def test_twice_the_depth_adds_most_to_bert_base() -> None:
     ranked = ranking(BASE, ISSUE, MEASURES)
     added = {change.label: change.effects["parameters"].added for change in ranked}
