@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
     from study.plotting.style import Format, StyleName
     from study.report.answer import Answer
     from study.store.records import RunRecord
+
+
+def _check_types(**arguments: tuple[object, Any, str]) -> None:
+    """Raise InputError for every argument of another type than its own, given with what it takes in words."""
+    from study.base.errors import InputError, Problem, shown
+
+    wrong = {name: (value, takes) for name, (value, types, takes) in arguments.items() if not isinstance(value, types)}
+    if wrong:
+        raise InputError(Problem(name, f"is {shown(value)}; give {takes}") for name, (value, takes) in wrong.items())
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,7 @@ class Sweep:
         """Return the sweep of plain values, as a file holds them; raises InputError with every mistake."""
         from study.config.sweep import parse_sweep
 
+        _check_types(values=(values, Mapping, "keys and values, as a sweep file holds them"))
         return cls(parse_sweep(values), copy.deepcopy(dict(values)))
 
 
@@ -57,6 +68,7 @@ def launch(sweep: Sweep, results: Path | str = "results", *, wandb: bool = False
     from study.running.launch import folder_of, launched
     from study.running.score_launch import score_sweep
 
+    _check_types(sweep=(sweep, Sweep, "what Sweep.read or Sweep.parse returns"))
     spec, console = sweep.spec, Console(stderr=True)
     on, folder = spec.resources.overridden(**resources), folder_of(spec, Path(results))
     with launched(spec, dict(sweep.values), Path(results), on, console, wandb):
@@ -118,14 +130,24 @@ def fit(
 
     `columns` name the column, or expression of columns, of each variable: `parameters="N"`, `tokens="C/(6*N)"`, `loss="loss"`.
     `where` keeps rows, `cluster` is the column that names the run of a row, `bootstrap` the number of resamples, by default
-    that of `study fit`. Raises InputError for an unknown law or unfit table.
+    that of `study fit`. Raises InputError for an unknown law, an unfit table or a wrong type.
     """
+    import pandas as pd
+
     from study.evidence.ledgers import open_ledger, selected
     from study.laws.estimation import DEFAULT_SETTINGS
     from study.laws.law_fits import fit_table
     from study.laws.reading import TableQuery
     from study.laws.tables import RunTable, tidy_table
 
+    _check_types(
+        table=(table, pd.DataFrame | Path | str, "a DataFrame, or the path of a table or of a sweep's folder"),
+        law=(law, str, "the name of a law, or its formula"),
+        where=(where, str | None, "a condition on rows"),
+        cluster=(cluster, str | None, "the name of a column"),
+        bootstrap=(bootstrap, Integral | None, "a number of resamples"),
+        **{name: (column, str, "the name of a column, or an expression of columns") for name, column in columns.items()},
+    )
     if isinstance(table, Path | str):
         opened = open_ledger(Path(table))
     else:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -93,6 +94,39 @@ def test_a_law_is_recovered_from_a_dataframe_and_from_a_file(tmp_path: Path) -> 
             assert np.isclose(fitted.estimates[name], truth, rtol=1e-3), name
     with pytest.raises(InputError, match="missing"):
         fit(table, "chinchilla", parameters="missing", tokens="D", loss="loss")
+
+
+VALID: dict[str, Any] = {"table": pd.DataFrame({"N": [1.0]}), "law": "chinchilla"}
+"""Arguments of a fit, all of their types."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problems"),
+    [
+        ({"table": 3}, ["table: is 3; give a DataFrame, or the path of a table or of a sweep's folder"]),
+        ({"table": {"N": [1]}}, ["table: is {'N': [1]}; give a DataFrame, or the path of a table or of a sweep's folder"]),
+        ({"law": 3}, ["law: is 3; give the name of a law, or its formula"]),
+        (
+            {"bootstrap": 2.5, "where": 3, "loss": 4},
+            [
+                "where: is 3; give a condition on rows",
+                "bootstrap: is 2.5; give a number of resamples",
+                "loss: is 4; give the name of a column, or an expression of columns",
+            ],
+        ),
+    ],
+)
+def test_a_fit_of_wrong_types_says_what_it_takes(arguments: dict[str, Any], problems: list[str]) -> None:
+    with pytest.raises(InputError) as refused:
+        fit(**{**VALID, **arguments})
+    assert str(refused.value).splitlines() == problems
+
+
+def test_a_sweep_that_is_none_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^values: is 3; give keys and values, as a sweep file holds them$"):
+        Sweep.parse(3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^sweep: is 'mine'; give what Sweep\.read or Sweep\.parse returns$"):
+        launch("mine")  # type: ignore[arg-type]
 
 
 def test_a_committed_ledger_loads() -> None:
