@@ -347,9 +347,9 @@ class CellSweep(SweepBase):
         for knob in NO_RUN:
             for name, _ in filter(None, map(cell_in, self.vary.get(f"recipe.{knob}", ()))):
                 if name not in self.cells:
-                    raise ValueError(
-                        f"{knob}s name the cell {name!r}, which is not under cells; {nearest(name, [*self.cells])}"
-                    )
+                    example = f"write cells: {{{name}: {{depth: 4, tokens: 1.0e6}}}}"
+                    remedy = nearest(name, [*self.cells]) if self.cells else example
+                    raise ValueError(f"{knob}s name the cell {name!r}, which is not under cells; {remedy}")
         return self
 
     @model_validator(mode="after")

@@ -160,6 +160,7 @@ def test_layers_that_are_all_first_make_one_cell_before_and_after_the_deep_one_i
     ("changes", "message"),
     [
         ({"cells": {"deeper": {"depth": 4, "steps": 60}}}, r"name the cell 'deep', .* did you mean 'deeper'\?"),
+        ({"cells": {}}, r"name the cell 'deep', .* under cells; write cells: \{deep: \{depth: 4, tokens: 1\.0e6\}\}$"),
         ({"cells": {"deep": {"depth": 4}}}, "cells.deep: needs exactly one budget, of tokens, steps"),
         ({"tune": RATES}, r"needs cells\.deep\.learning_rate"),
         ({"tune": {"recipe.dropout": {"low": 0.1, "high": 0.3, "trials": 2}}}, r"tunes recipe\.dropout, which cells\.deep"),
