@@ -1,8 +1,9 @@
 """Triton kernels with gradients for everything between the products of training on a GPU.
 
 Memory traffic bounds them, so one that writes the gradient of a product's result also sums its columns, the gradient of the
-product's bias. All compute in fp32 on contiguous tensors. Keyword arguments divide the work: rows and columns, or all numbers,
-of a block, blocks per program, warps, and pipeline stages; `study bench --only kernels` times other choices.
+product's bias. All compute in fp32 on contiguous tensors. Except in `rotate`, keyword arguments divide the work: rows and
+columns, or all numbers, of a block, blocks per program, warps, and pipeline stages; `study bench --only kernels` times other
+choices.
 
 Letters: B sequences, S tokens, A heads, D head width, E half of it, H width, F ffn, N rows, R rows of angles, V vocabulary.
 """
@@ -371,23 +372,15 @@ def _rotate_kernel(
     tl.store(at + PAIRS, (second * cosine + first * sine).to(x_at.dtype.element_ty), there)
 
 
-def rotate(
-    x: Float[Tensor, "*positions H"],
-    rotary: Float[Tensor, "2 R E"],
-    heads: int,
-    *,
-    back: bool = False,
-    rows: int = 32,
-    warps: int = 4,
-) -> None:
+def rotate(x: Float[Tensor, "*positions H"], rotary: Float[Tensor, "2 R E"], heads: int, *, back: bool = False) -> None:
     """Rotate the first `heads` heads of every position in place, as `study.model.encoder.rotated` does, or back.
 
     Row n takes the angles of row n mod R: R is the length of the sequences, or the number of rows.
     """
     _, period, pairs = rotary.shape
-    count = x.numel() // x.shape[-1]
+    count, rows = x.numel() // x.shape[-1], 32
     sizes = (count, period, x.shape[-1], pairs, -1 if back else 1, rows, triton.next_power_of_2(pairs))
-    _rotate_kernel[triton.cdiv(count, rows), heads](x, rotary, *sizes, num_warps=warps)
+    _rotate_kernel[triton.cdiv(count, rows), heads](x, rotary, *sizes, num_warps=4)
 
 
 @triton.jit
