@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 from statistics import fmean
@@ -160,7 +160,6 @@ def side_by_side(
     batch: int,
     timing: Timing,
     others: Sequence[RunFolder] = (),
-    progress: Callable[[float], None] = lambda _: None,
 ) -> SideBySide:
     """Time the encoders of runs alternately, and put them beside their source.
 
@@ -174,7 +173,7 @@ def side_by_side(
         LatencyCase(name, record.config.architecture, batch, length, record.config.recipe.weights)
         for (name, _), record in zip(named, records, strict=True)
     ]
-    rows = measure(cases, timing, progress)
+    rows = measure(cases, timing)
     runs = tuple(
         SizedRun(
             name=name,
