@@ -106,7 +106,7 @@ def _(evidence, law_table, published_table, scrolling_tables, trend_table):
     _tables = {
         "Rank correlations with the falling loss": trend_table(evidence),
         "Laws from the loss to the score": law_table(evidence),
-        "Beside BERT's miniatures, on other text and another split": published_table(evidence),
+        "Beside published scores": published_table(evidence),
     }
     scrolling_tables("\n\n".join(f"## {_title}\n\n{_table}" for _title, _table in _tables.items() if _table))
     return
