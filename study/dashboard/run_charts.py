@@ -57,6 +57,9 @@ QUANTITIES = {
 """The ledger columns for axes, with conventions and units."""
 
 MOST_KINDS = 10
+HIGHER_IS_BETTER = ("order_gain_nats", "accuracy", "tokens_per_second")
+"""The quantities that are better when higher, and so are downstream scores; others, such as seconds, are better when lower."""
+
 """The most values of a column of words that groups runs; a column of numbers always does, by a scale."""
 
 _CONFIGURED = ("architecture.", "recipe.", "data.", "masking.", "environment.")
@@ -96,9 +99,10 @@ def runs_in(folders: Mapping[str, SweepFolder]) -> tuple[pd.DataFrame, dict[str,
     """One row per ended run and sweep, and why sweeps that cannot be read are missing.
 
     A row is the current ledger's, with `sweep`, the name in `folders`; `setting`, the variant in words; `left_out`, why laws do
-    not use the run (study.evidence.ledgers.unusable), missing if they do; `validation`, the validation set and masks in words,
-    empty if all runs share them, since losses compare only under one name; and `downstream/<series>/<metric>`, the mean score
-    of trained weights over seeds of fine-tuning (study.store.score_records.series).
+    not use the run (study.evidence.ledgers.unusable), missing if they do; `replicates`, a number that runs of a sweep share if
+    they differ in the seed alone, as those of a `cell` with tuned knobs may not; `validation`, the validation set and masks in
+    words, empty if all runs share them, since losses compare only under one name; and `downstream/<series>/<metric>`, the mean
+    score of trained weights over seeds of fine-tuning (study.store.score_records.series).
     """
     tables, scores, problems = [], [], {}
     for name, folder in folders.items():
@@ -121,13 +125,15 @@ def runs_in(folders: Mapping[str, SweepFolder]) -> tuple[pd.DataFrame, dict[str,
 
 
 def with_reasons(ledger: pd.DataFrame, folder: SweepFolder) -> pd.DataFrame:
-    """Return a sweep's ledger with `setting`, the variant in words, and `left_out`, why laws do not use the run."""
+    """Return a sweep's ledger with `setting`, `left_out` and `replicates`, as in `runs_in`."""
     if ledger.empty:
         return ledger
     varied = [knob for knob in folder.varied() if knob in ledger]
     gone = unusable(ledger, searches(ledger, folder.trial_seeds()).values())
     left_out = pd.Series(gone, dtype=object).reindex(range(len(ledger)))
-    return ledger.assign(setting=in_words(ledger, varied), left_out=left_out.to_numpy())
+    seedless = ["cell", *(knob for knob in folder.tuned() if knob in ledger)]
+    replicates = ledger.groupby(seedless, dropna=False, sort=False).ngroup()
+    return ledger.assign(setting=in_words(ledger, varied), left_out=left_out.to_numpy(), replicates=replicates)
 
 
 def _scores_of(name: str, folder: SweepFolder) -> pd.DataFrame:
@@ -184,7 +190,9 @@ def points(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
     runs, problems = ended_runs(library, several(asked.get("sweeps", "")))
     axes, groups = quantities(runs), kinds(runs)
     sizes = ["architecture.vocabulary", "data.sequence_length", "recipe.batch_tokens", *SHAPE]
-    shown = dict.fromkeys(["run_id", "sweep", "shape", "cell", "setting", "state", "seed", "left_out", "validation", *sizes])
+    shown = dict.fromkeys(
+        ["run_id", "sweep", "shape", "replicates", "setting", "state", "seed", "left_out", "validation", *sizes]
+    )
     columns = [name for name in dict.fromkeys((*shown, *axes, *groups)) if name in runs]
     return {
         "axes": axes,
@@ -205,10 +213,11 @@ def importances(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
 
     PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255) says which knobs reach the best tenth of the runs; fANOVA (Hutter et al.
     2014) says which knobs explain the variance over all runs, by a random forest. Only completed runs on the first validation
-    set count; seeds are repetitions. For scores the negative is used, as for all that is better when higher.
+    set count; seeds are repetitions. The negative is used of what is better when higher.
     """
     name, target = asked.get("sweep", ""), asked.get("target", "")
     evaluator: Evaluator = "fanova" if asked.get("evaluator") == "fanova" else "ped-anova"
+        "higher_is_better": [name for name in axes if is_better_higher(name)],
     ended, _ = ended_runs(library, [name])
     if target not in ended:
         return {"importances": {}, "why_not": "No run of this sweep has this quantity."}
@@ -220,13 +229,14 @@ def importances(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
         return {"importances": {}, "why_not": why}
     if missing := [package for package in ("optuna", "sklearn") if find_spec(package) is None]:
         return {"importances": {}, "why_not": f"Importances need {' and '.join(missing)}: pip install optuna scikit-learn"}
-    values = runs[target].astype(float) * (-1 if _is_score(target) else 1)
+    values = runs[target].astype(float) * (-1 if is_better_higher(target) else 1)
     key, version = ("importances", evaluator, target, name), library.snapshot(name).version
     return {"importances": library.kept(key, version, lambda: _importances(runs[knobs], values, evaluator)), "runs": len(runs)}
 
 
-def _is_score(target: str) -> bool:
-    return target == "accuracy" or target.startswith("downstream/")
+def is_better_higher(quantity: str) -> bool:
+    """Whether a quantity is better when it is higher, like accuracy, or when lower, like loss and seconds."""
+    return quantity in HIGHER_IS_BETTER or quantity.startswith(DOWNSTREAM)
 
 
 def _importances(knobs: pd.DataFrame, values: pd.Series[float], evaluator: Evaluator) -> dict[str, float]:

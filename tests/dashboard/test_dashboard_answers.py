@@ -454,6 +454,7 @@ def test_what_if_counts_exactly_what_study_params_counts(model: str, tmp_path: P
     wanted = account(architecture, Conditions(default_length(None, [architecture]), 32, "fp32"))
     fields = {name: "none" if value is None else str(value).lower() for name, value in architecture.model_dump().items()}
     for asked in ({"model": model}, fields):  # by its name, and by every control
+    assert points(library, {"sweeps": "made"})["higher_is_better"] == ["order_gain_nats"], "of what these runs have"
         answer = what_if(Library(tmp_path), asked)
         assert answer["problems"] == []
         assert answer["account"] | {"name": ""} == wanted.to_dict() | {"name": ""}

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -101,6 +102,17 @@ class Shown:
     def count(self, selector: str) -> int:
         """How many elements a selector matches."""
         return len(self.page.find_elements("css selector", selector))
+
+    def tip(self, selector: str) -> str:
+        """The words at the pointer when it is at the first element that a selector matches."""
+        from selenium.webdriver import ActionChains
+
+        element = self.find(selector)
+        self.page.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+        ActionChains(self.page).move_to_element(element).perform()
+        script = "return [...document.querySelectorAll('[aria-label=tip] text > *')].map(line => line.textContent).join(' ')"
+        self.wait(lambda: bool(self.page.execute_script(script)))
+        return str(self.page.execute_script(script)).replace("\u200b", "")
 
     def column(self, place: int) -> list[str]:
         """The words of a column of the first table."""
@@ -283,6 +295,40 @@ def test_the_scaling_plot_has_points_a_law_and_a_map(shown: Shown) -> None:
     shown.open(page="knobs", sweep="made_up")
     assert shown.count("svg [data-mark=bar] rect") >= 3, "importances"
     assert shown.count("svg [data-mark=line] path") == 40, "parallel axes"
+
+
+def test_points_of_no_value_seeds_and_seconds_are_drawn_as_what_they_are(shown: Shown) -> None:
+    """Without a value of a knob a run has a dot, too; a mean is over seeds alone; fewer seconds are better."""
+    tuned = {knob: {"low": 1e-3, "high": 1e-1, "trials": 3} for knob in ("recipe.learning_rate", "recipe.weight_decay")}
+    folder = sweep_folder(shown.live.path.parents[2] / "mixed", SWEEP | {"tune": tuned})
+    try:
+        for number, (width, text, decay, seed) in enumerate(product((64, 128), (2e5, 4e5, None), (0.01, 0.1), (0, 1)), 1):
+            run = folder.run(add_run(folder, run_config(1, width, 1e-3, seed, weight_decay=decay, unique_tokens=text)))
+            record = run.record()
+            assert record is not None
+            run.record_file.write_text(record.model_copy(update={"wall_seconds": float(number)}).model_dump_json())
+        points, asked = (
+            "[aria-label='scaling plot'] [data-mark=dot] circle",
+            {"page": "scaling", "sweeps": "mixed", "used": "0"},
+        )
+        shown.open(**asked, colour="recipe.unique_tokens")
+        legend = shown.find("[aria-label='scaling plot'] [class*=swatches]").text
+        assert shown.count(points) == 24
+        assert shown.count(f"{points}[fill='currentColor']") == 0
+        assert legend.split() == ["(none)", "200k", "400k"]
+        shown.open(**asked, means="1")
+        assert shown.count(points) == 12, "two widths, three texts, two weight decays"
+        assert "mean of 2 seeds" in shown.tip(points)
+        cells = "[aria-label='depth and width'] [data-mark=cell] rect"
+        shown.open(**asked, y="wall_seconds")
+        assert "The lowest value of each depth and width over all budgets." in shown.words
+        tip = shown.tip(cells)
+        assert "wall time (s; of a branch, that of its own part): 1 lowest of 12" in tip
+        assert "mean" not in tip
+        shown.open(**asked, y="wall_seconds", budget="999424")
+        assert "mean of 12" in shown.tip(cells)
+    finally:
+        shutil.rmtree(folder.path)
 
 
 def test_a_goal_shows_its_intervals_down_to_what_is_wanted_and_where_the_runs_are(shown: Shown) -> None:

@@ -54,6 +54,19 @@ def test_each_run_has_its_sweep_and_why_fits_leave_it_out(made: SweepFolder) -> 
     assert set(runs["validation"]) == {""}
 
 
+def test_only_runs_that_differ_in_the_seed_alone_are_replicates(tmp_path: Path) -> None:
+    """A cell leaves every tuned knob out, not the rate alone."""
+    tuned = {knob: {"low": 0.001, "high": 0.1, "trials": 3} for knob in ("recipe.learning_rate", "recipe.weight_decay")}
+    folder = sweep_folder(tmp_path / "made", SWEEP | {"tune": tuned})
+    for seed, decay, rate in product((0, 1), (0.01, 0.1), (0.001, 0.01)):
+        add_run(folder, run_config(1, 64, rate, seed, weight_decay=decay))
+    runs, _ = runs_in({"made": folder})
+    assert runs["cell"].nunique() == 1
+    groups = runs.groupby("replicates")
+    assert groups["seed"].apply(sorted).tolist() == [[0, 1]] * 4
+    assert (groups[["recipe.weight_decay", "recipe.learning_rate"]].nunique() == 1).all(axis=None)
+
+
 def test_a_run_that_two_sweeps_share_is_there_in_each_with_what_that_one_says_of_it(made: SweepFolder, tmp_path: Path) -> None:
     other = sweep_folder(tmp_path / "other", SWEEP | {"vary": {"recipe.dropout": [0, 0.1]}})
     shared = add_run(other, run_config(1, 128, 4e-3))

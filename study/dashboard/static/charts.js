@@ -36,7 +36,7 @@ const decades = (low, high, digits) => d3.range(Math.floor(Math.log10(low)), Mat
 
 export const brief = one => Math.abs(one) >= 1e4 ? short(one) : plain(one);
 
-// The colours of values: a ramp for numbers, which is logarithmic if they span a factor of ten; else one colour a name.
+// The colours of values: a ramp for numbers, which is logarithmic if they span a factor of ten; else one colour a name, also of numbers among names.
 export function colours(values, label) {
   const there = values.filter(one => one !== null && one !== undefined);
   const distinct = [...new Set(there)];
@@ -52,8 +52,10 @@ export function colours(values, label) {
     return { type: log ? "log" : "linear", domain: [low, high], interpolate: shade, range: [0, 1], label,
       legend: true, tickFormat: brief, ...(log ? { ticks: decades(low, high, high / low < 300 ? [1, 2, 5] : [1]) } : {}) };
   }
-  const names = distinct.map(String).sort(d3.ascending);
-  return { type: "ordinal", domain: names, scheme: names.length <= 10 ? "observable10" : "tableau10", label, legend: names.length <= 24 };
+  const numbers = new Map(distinct.filter(one => typeof one === "number").map(one => [String(one), one]));
+  const names = [...new Set(distinct.map(String))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+  return { type: "ordinal", domain: names, transform: String, scheme: names.length <= 10 ? "observable10" : "tableau10", label,
+    legend: names.length <= 24, tickFormat: name => numbers.has(name) ? brief(numbers.get(name)) : name };
 }
 
 const LOOK = { background: "transparent", fontSize: "12px", fontFamily: "inherit", overflow: "visible" };
@@ -207,7 +209,7 @@ export function scatter(node, rows, law, { x, y, logX, logY, colour, caption, zo
   ], click, zoom);
 }
 
-// A map of depth against width: `rows` are {x, y, value, n}.
+// A map of depth against width: `rows` are {x, y, value, of}, where `of` says what the value is of the runs there.
 export function map(node, rows, { x, y, value: name, caption, better }) {
   const upwards = ramp(), shade = better === "lower" ? t => upwards(1 - t) : upwards;
   return figure(node, caption, {
@@ -219,7 +221,7 @@ export function map(node, rows, { x, y, value: name, caption, better }) {
   }, [
     Plot.cell(rows, { x: "x", y: "y", fill: "value", inset: 1 }),
     Plot.text(rows, { x: "x", y: "y", text: row => plain(row.value), fill: row => readable(rows, row.value, shade), fontSize: 11 }),
-    Plot.tip(rows, Plot.pointer({ x: "x", y: "y", title: row => `depth ${row.y}, width ${row.x}\n${name}: ${plain(row.value)}\nmean of ${row.n}` })),
+    Plot.tip(rows, Plot.pointer({ x: "x", y: "y", title: row => `depth ${row.y}, width ${row.x}\n${name}: ${plain(row.value)}\n${row.of}` })),
   ]);
 }
 

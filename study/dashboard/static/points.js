@@ -50,5 +50,3 @@ export function comparable(data, quantity) {
   const validation = data.validations.includes(chosen) ? chosen : data.validations[0];
   return { rows: data.rows.filter(row => row.validation === validation), validation };
 }
-
-export const isLower = quantity => quantity === "loss_nats";

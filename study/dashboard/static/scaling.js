@@ -1,7 +1,7 @@
 // Any quantity of all ended runs against any other, with the curve of a law; and depth against width.
 import { map, scatter, unzoom } from "/static/charts.js";
 import { el, field, menu, passes, plain, problems, region, section, short, tick, ticked } from "/static/dom.js";
-import { chosenSweeps, comparable, isLower, knob, points, quantity as named, sweepChoice } from "/static/points.js";
+import { chosenSweeps, comparable, knob, points, quantity as named, sweepChoice } from "/static/points.js";
 import { address, ask, value } from "/static/state.js";
 
 export async function scalingPage() {
@@ -34,12 +34,12 @@ export async function scalingPage() {
     const along = lines ? lines.curves.filter(curve => lines.columns[curve.variable] === x) : [];
     const aims = lines ? lines.targets.filter(one => lines.columns[one.variable] === x) : [];
     const rows = kept.filter(row => row[x] !== null && row[y] !== null)
-      .map(row => ({ ...row, x: row[x], y: row[y], colour: shown(row[colour]), used: !row.left_out, held: held.has(row.run_id), faint: lines && !within.has(row.run_id),
-        words: `${row.words}\n${named(data, x)}: ${short(row[x])}\n${named(data, y)}: ${plain(row[y])}${held.has(row.run_id) ? "\nheld out of the law's forecast" : ""}` }));
-    const drawn = means ? averaged(rows) : rows;
+      .map(row => ({ ...row, x: row[x], y: row[y], colour: shown(row[colour]), used: !row.left_out, held: held.has(row.run_id), faint: lines && !within.has(row.run_id) }));
+    const drawn = (means ? averaged(rows) : rows).map(row => ({ ...row, words: [row.words, `${named(data, x)}: ${short(row.x)}`,
+      `${named(data, y)}: ${plain(row.y)}${row.of > 1 ? `, mean of ${row.of} seeds` : ""}`, row.held ? "held out of the law's forecast" : ""].filter(Boolean).join("\n") }));
     const hollow = drawn.filter(row => !row.used).length;
     const caption = [`${rows.length} runs of ${new Set(rows.map(row => row.sweep)).size === 1 ? rows[0]?.sweep : `${sweeps.length} sweeps`}`,
-      means ? "one point a cell, with a bar from the least to the greatest seed" : "",
+      means ? "one point for runs that differ in the seed alone, with a bar from the least to the greatest seed" : "",
       hollow ? `${hollow} hollow: excluded, or not at the best knobs of a cell` : "",
       along.length ? "curves with 95% bands of the law, dotted beyond the budgets fitted" : "", within.size && rows.some(row => row.faint) ? "faint: not of the law's runs" : "", along.length && held.size ? "rings: held out, forecast from the smaller runs" : "",
       ...aims.map(one => `star: ${one.words}`)]
@@ -73,24 +73,23 @@ export async function scalingPage() {
     figure,
     deep.length && new Set(deep.map(row => `${row["architecture.depth"]} ${row["architecture.width"]}`)).size > 1 ? section("map", "Depth and width",
       el("div", { class: "controls" }, menu("budget", "Budget", [["", "all, the best value"], ...budgets.map(one => [String(one), `${short(one)} tokens`])], "")),
-      region("depth and width", node => mapped(node, deep, data.axes[y], y, budget))) : null,
+      region("depth and width", node => mapped(node, deep, data.axes[y], y, budget, !data.higher_is_better.includes(y)))) : null,
   ] };
 }
 
 const varies = (data, name) => name in data.axes && new Set(data.rows.map(row => row[name])).size > 1;
-const shown = one => one === "" || one === null || one === undefined ? "(none)" : typeof one === "boolean" ? String(one) : one;
+const shown = one => one === "" || one === null || one === undefined ? "(none)" : one;
 
-// One point a cell: the means, and the least and greatest.
+// One point for runs that differ in the seed alone: the means, and the least and greatest of the `of` runs.
 function averaged(rows) {
-  const cells = new Map();
+  const groups = new Map();
   for (const row of rows) {
-    const key = [row.sweep, row.cell, row["recipe.learning_rate"]].join(" ");
-    cells.set(key, [...(cells.get(key) ?? []), row]);
+    const key = `${row.sweep} ${row.replicates}`;
+    groups.set(key, [...(groups.get(key) ?? []), row]);
   }
   const mean = values => values.reduce((a, b) => a + b) / values.length;
-  return [...cells.values()].map(members => ({ ...members[0], x: mean(members.map(row => row.x)), y: mean(members.map(row => row.y)),
-    low: Math.min(...members.map(row => row.y)), high: Math.max(...members.map(row => row.y)), held: members.some(row => row.held),
-    words: `${members[0].words}\nmean of ${members.length}` }));
+  return [...groups.values()].map(members => ({ ...members[0], x: mean(members.map(row => row.x)), y: mean(members.map(row => row.y)),
+    low: Math.min(...members.map(row => row.y)), high: Math.max(...members.map(row => row.y)), held: members.some(row => row.held), of: members.length }));
 }
 
 function fitted(lines, drawn, x) {
@@ -102,19 +101,18 @@ function fitted(lines, drawn, x) {
       drawn ? "" : ` The law reads ${Object.values(lines.columns).map(knob).join(" and ")}, not ${knob(x)}; choose one of them across to see its curve.`));
 }
 
-function mapped(node, rows, label, y, budget) {
-  const lower = isLower(y);
+function mapped(node, rows, label, y, budget, lower) {
   const places = new Map();
   for (const row of rows.filter(one => !budget || String(one.tokens) === budget)) {
     const key = `${row["architecture.depth"]} ${row["architecture.width"]}`;
     places.set(key, [...(places.get(key) ?? []), row]);
   }
-  const best = members => lower ? Math.min(...members) : Math.max(...members);
+  const best = members => lower ? Math.min(...members) : Math.max(...members), superlative = lower ? "lowest" : "highest";
   const cells = [...places.values()].map(members => {
     const values = members.map(row => row[y]);
-    return { x: members[0]["architecture.width"], y: members[0]["architecture.depth"], n: values.length,
+    return { x: members[0]["architecture.width"], y: members[0]["architecture.depth"], of: `${budget ? "mean" : superlative} of ${values.length}`,
       value: budget ? values.reduce((a, b) => a + b) / values.length : best(values) };
   });
   return map(node, cells, { x: "width (hidden size)", y: "depth (layers)", value: label, better: lower ? "lower" : "higher",
-    caption: budget ? "Mean over the runs of each depth and width at this budget." : `The ${lower ? "lowest" : "highest"} value of each depth and width over all budgets.` });
+    caption: budget ? "Mean over the runs of each depth and width at this budget." : `The ${superlative} value of each depth and width over all budgets.` });
 }
