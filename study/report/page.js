@@ -33,7 +33,13 @@ for (const svg of document.querySelectorAll(".figure svg")) {
   svg.addEventListener("pointerleave", () => show(null));
 }
 
-const number = text => parseFloat(text.replace(/,/g, "").replace("−", "-"));
+const SCALES = { k: 1e3, M: 1e6, G: 1e9, B: 1e9, T: 1e12 };
+// The number that a text begins with, NaN without one: 1.2e6 of "1.2M (0.9M to 1.5M)".
+const number = text => {
+  const plain = text.trim().replace(/,/g, "").replace("−", "-");
+  const [, suffix] = /^[-+]?[\d.]+([kMGBT])\b/.exec(plain) ?? [];
+  return parseFloat(plain) * (SCALES[suffix] ?? 1);
+};
 
 for (const table of document.querySelectorAll("table")) {
   const headings = [...table.querySelectorAll("th")];

@@ -58,6 +58,19 @@ return [...heading.closest("table").tBodies[0].rows].map(row => row.cells[headin
 """The values of a column after a click on its heading."""
 
 
+FILLED = """
+const heading = [...document.querySelectorAll("th")].find(heading => heading.textContent === arguments[0]);
+const [row] = heading.closest("table").tBodies[0].rows;
+heading.removeAttribute("aria-sort");
+row.parentElement.replaceChildren(...arguments[1].map(words => {
+  const copy = row.cloneNode(true);
+  copy.cells[heading.cellIndex].textContent = words;
+  return copy;
+}));
+"""
+"""Puts rows with these values in a column in place of a table's."""
+
+
 class _Elements(HTMLParser):
     """The elements of a page with their attributes, and its text."""
 
@@ -156,6 +169,10 @@ def test_a_browser_without_a_network_opens_the_page_and_names_a_point(folder: Sw
         values = [int(value.replace(",", "")) for value in chromium.execute_script(SORTED, "parameters")]
         assert len(values) > 1
         assert values == sorted(values)
+        counts = ["1.2M (1.1M to 1.3M)", "850.0k (800.0k to 900.0k)", "2.4B", "3T", "12.5", "1,500", "−3.1k", "1.0e18", "none"]
+        chromium.execute_script(FILLED, "parameters", counts)
+        in_order = ["−3.1k", "12.5", "1,500", counts[1], counts[0], "2.4B", "3T", "1.0e18", "none"]
+        assert chromium.execute_script(SORTED, "parameters") == in_order
         for scheme, dark in (("light", False), ("dark", True)):
             emulated = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
             chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", emulated)
