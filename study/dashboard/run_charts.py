@@ -20,7 +20,8 @@ from study.counting.architecture import SHAPE
 from study.dashboard.library import Library
 from study.evidence.cells import in_words
 from study.evidence.learning_rates import searches
-from study.evidence.ledgers import COUNTS, LOSS, ORDER_GAIN, unusable, validation_columns
+from study.evidence.ledgers import COUNTS, LOSS, LOSS_OF_DETECTING, OBJECTIVE, ORDER_GAIN, unusable, validation_columns
+from study.evidence.ledgers import LOSSES as LOSS_OF_EITHER
 from study.store.records import fill_left_out, ledger
 from study.store.score_records import DOWNSTREAM, scores_in, series
 from study.store.sweep_folder import SweepFolder
@@ -56,10 +57,10 @@ QUANTITIES = {
 }
 """The ledger columns for axes, with conventions and units."""
 
-MOST_KINDS = 10
 HIGHER_IS_BETTER = ("order_gain_nats", "accuracy", "tokens_per_second")
 """The quantities that are better when higher, and so are downstream scores; others, such as seconds, are better when lower."""
 
+MOST_KINDS = 10
 """The most values of a column of words that groups runs; a column of numbers always does, by a scale."""
 
 _CONFIGURED = ("architecture.", "recipe.", "data.", "masking.", "environment.")
@@ -87,6 +88,18 @@ WORDS = {
     "perf/mfu": "MFU (share of the device's peak)",
 }
 """Axis labels of the metrics that the workbench logs; others are named as logged."""
+
+_OF_DETECTING = {
+    "train/loss": "training loss (nats; the generator's, and the weighted one of detecting replaced tokens)",
+    **dict.fromkeys(("val/loss", "loss_nats"), LOSS_OF_DETECTING),
+    **dict.fromkeys(("val/accuracy", "accuracy"), "validation accuracy (share of tokens, of detecting replaced ones)"),
+}
+_OF_EITHER = {
+    "train/loss": "training loss (nats)",
+    **dict.fromkeys(("val/loss", "loss_nats"), LOSS_OF_EITHER),
+    **dict.fromkeys(("val/accuracy", "accuracy"), "validation accuracy"),
+}
+"""Axis labels where all runs detect replaced tokens, and where some do and others predict masked ones."""
 
 MOST_POINTS, FEWEST_POINTS, POINTS_OF_ALL = 400, 20, 16_000
 """The most points of a run, spread evenly and including the last: fewer where many runs share a figure."""
@@ -150,7 +163,14 @@ def _with_scores(runs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
 def quantities(runs: pd.DataFrame) -> dict[str, str]:
     """Return the numeric columns with values in these runs, and their axis names."""
     scores = {name: f"{name.removeprefix(DOWNSTREAM)} (downstream score)" for name in _columns(runs, DOWNSTREAM)}
-    return {name: words for name, words in (QUANTITIES | scores).items() if name in runs and runs[name].notna().any()}
+    named = _by_objective(QUANTITIES, {*runs[OBJECTIVE].eq("rtd")} if OBJECTIVE in runs else set())
+    return {name: words for name, words in (named | scores).items() if name in runs and runs[name].notna().any()}
+
+
+def _by_objective(labels: Mapping[str, str], detects: set[bool]) -> dict[str, str]:
+    """Return axis labels for runs by whether they detect replaced tokens."""
+    others = {} if True not in detects else _OF_EITHER if False in detects else _OF_DETECTING
+    return {name: others.get(name, label) for name, label in labels.items()}
 
 
 def kinds(runs: pd.DataFrame) -> list[str]:
@@ -197,6 +217,7 @@ def points(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
     return {
         "axes": axes,
         "on_one_validation": list(LOSSES),
+        "higher_is_better": [name for name in axes if is_better_higher(name)],
         "kinds": groups,
         "validations": validations(runs) if len(runs) else [],
         "columns": {name: _plain(runs[name]) for name in columns},
@@ -217,7 +238,6 @@ def importances(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
     """
     name, target = asked.get("sweep", ""), asked.get("target", "")
     evaluator: Evaluator = "fanova" if asked.get("evaluator") == "fanova" else "ped-anova"
-        "higher_is_better": [name for name in axes if is_better_higher(name)],
     ended, _ = ended_runs(library, [name])
     if target not in ended:
         return {"importances": {}, "why_not": "No run of this sweep has this quantity."}
@@ -306,8 +326,9 @@ def curves(library: Library, asked: Mapping[str, str]) -> dict[str, Any]:
         several_times = any(curve is not None and len(curve["x"]) > 1 for curve in validated)
         usual = "val/loss" if several_times and not shot.live else "train/loss"
         metric = usual if usual in metrics else next(iter(metrics), "")
+    labels = _by_objective(WORDS, {run.config.recipe.detects_replaced for run in runs})
     return {
-        "metrics": {name: WORDS.get(name, name) for name in metrics},
+        "metrics": {name: labels.get(name, name) for name in metrics},
         "axes": AXES,
         "metric": metric,
         "x": x,

@@ -24,11 +24,14 @@ from study.counting.architecture import NONE, SHAPE, Architecture
 from study.counting.parameters import TOTALS, parameters
 from study.evidence.learning_rates import RATE, CellSearch, RateSearch, TunedKnob, searches
 from study.evidence.ledgers import OBJECTIVE, VALIDATION
-from study.evidence.paired import Difference, paired_difference
+from study.evidence.paired import Difference, DifferencePerByte, paired_difference
 from study.evidence.seed_scatter import PooledCells, SeedScatter, SeedVariance, SeedVariances, seed_scatter
 from study.store.records import FOREIGN, validation_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
+
+NATS, DETECTED, PER_BYTE = Difference.unit, "nats per token", DifferencePerByte.unit
+"""The units of losses: of masked tokens, of tokens that may have been replaced, and of masked words."""
 
 _RUN_ID = re.compile(r"\b[0-9a-f]{16}\b")
 
@@ -137,9 +140,14 @@ class CellResult:
         return variance_of_mean(self.losses.mean(axis=0), self.documents) ** 0.5 if self.measured else None
 
     @property
+    def token_unit(self) -> str:
+        """The unit of its losses per token: of masked ones, or of all where the objective detects replaced ones."""
+        return DETECTED if self.architecture.generator_share else NATS
+
+    @property
     def unit(self) -> str:
         """The unit that its losses are shown in."""
-        return "bits per byte" if self.per_byte else "nats"
+        return PER_BYTE if self.per_byte else self.token_unit
 
     def in_unit(self, nats: float) -> float:
         """Return a loss of its kind in its `unit`."""

@@ -22,6 +22,7 @@ from study.store.sweep_folder import SweepFolder
 
 LOSS = "validation loss (nats per masked token)"
 LOSS_PER_BYTE = "validation loss (bits per byte of masked words)"
+LOSS_OF_DETECTING = "validation loss (nats per token, of detecting replaced ones)"
 LOSSES = "validation loss (nats)"
 """The axis of losses that do not compare, of masked tokens or of others."""
 

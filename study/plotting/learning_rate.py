@@ -56,7 +56,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
             "runs": len(rate.trials),
             "seeds": cell.rates.seeds,
             "loss_nats": rate.loss_nats,
-            "unit": "nats",
+            "unit": cell.token_unit,
             "scale": scales[cell.name],
             "unlearned": rate.unlearned,
             "chosen": rate.learning_rate == cell.rates.chosen,

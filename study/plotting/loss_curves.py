@@ -60,7 +60,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
             "kind": kind,
             "tokens": row["trainer/tokens"],
             "loss_nats": row[f"{kind}/loss"],
-            "unit": "nats",
+            "unit": cell.token_unit,
             "scale": scales[cell.name],
             "unigram_entropy_nats": cell.unigram_entropy_nats,
         }
@@ -184,7 +184,7 @@ def _lowest(validated: pd.DataFrame, several_panels: bool) -> str:
     means = ends.groupby(["panel", "line"])["loss_nats"].mean().reset_index()
     best = means.nsmallest(1, "loss_nats").iloc[0]
     where = ", ".join(filter(None, (str(best["line"]), str(best["panel"]) if several_panels else "")))
-    return f"The validation loss ends lowest, at {best['loss_nats']:.3f} nats, for {where}"
+    return f"The validation loss ends lowest, at {best['loss_nats']:.3f} {validated['unit'].iloc[0]}, for {where}"
 
 
 def _counts(data: pd.DataFrame, are_many: bool) -> str:

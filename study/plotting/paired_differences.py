@@ -80,11 +80,16 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
     Averages over several conditions come first. Run ids become words.
     """
+    units = {cell.name: cell.unit for cell in evidence.cells}
+    shared = next(iter(units.values())) if len({*units.values()}) == 1 else None
     averages = [
-        _row(average) | {"family": AVERAGES, "pair": f"{average.sides}, {len(average.places)} conditions"}
+        _row(average, shared or average.difference.unit)
+        | {"family": AVERAGES, "pair": f"{average.sides}, {len(average.places)} conditions"}
         for average in evidence.averages
     ]
-    pairs = [_row(pair) | {"family": pair.family, "pair": pair.sides} for pair in evidence.comparisons.pairs]
+    pairs = [
+        _row(pair, units[pair.first_cell]) | {"family": pair.family, "pair": pair.sides} for pair in evidence.comparisons.pairs
+    ]
     ids = run_ids_in(row[name] for row in pairs for name in ("pair", "family"))
     for row in (*averages, *pairs):
         row |= {name: shorten_run_ids(row[name], ids) for name in ("pair", "family")}
@@ -92,13 +97,13 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     return pd.DataFrame([*averages, *pairs])
 
 
-def _row(pair: Comparison | Average) -> dict[str, Any]:
+def _row(pair: Comparison | Average, unit: str) -> dict[str, Any]:
     difference = pair.difference
     return {
         "estimate_nats": difference.estimate_nats,
         "low_nats": difference.low_nats,
         "high_nats": difference.high_nats,
-        "unit": difference.unit,
+        "unit": unit,
         "n_sequences": difference.n_sequences,
         "n_seeds": "+".join(map(str, difference.n_seeds)),
         "status": pair.status,

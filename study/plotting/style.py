@@ -35,7 +35,8 @@ from scipy.optimize import isotonic_regression
 from study.base.durable_files import write_atomically
 from study.base.quantities import DIGITS, compact, in_billions, of_flops, plural, rounded, rounded_all, tick
 from study.base.text import joined, visible
-from study.evidence.ledgers import LOSS, LOSS_PER_BYTE, LOSSES
+from study.evidence.cells import DETECTED, NATS, PER_BYTE
+from study.evidence.ledgers import LOSS, LOSS_OF_DETECTING, LOSS_PER_BYTE, LOSSES
 
 SIDE_BY_SIDE = "; near ones side by side"
 """The end of an axis name if points stand side by side (see `axis_name`)."""
@@ -399,6 +400,10 @@ def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title
     title_above(figure, incomparable(data) or finding or _lowest(data), f"{title}; {counted}; {bars}{''.join(notes)}")
 
 
+_LOSS_IN = {NATS: LOSS, DETECTED: LOSS_OF_DETECTING, PER_BYTE: LOSS_PER_BYTE}
+"""The axis of losses in each unit."""
+
+
 def loss_axis(data: pd.DataFrame) -> str:
     """Return the name of the axis of losses, by their `unit`, if they compare."""
     return LOSSES if incomparable(data) else unit_axis(data)
@@ -406,12 +411,13 @@ def loss_axis(data: pd.DataFrame) -> str:
 
 def unit_axis(data: pd.DataFrame) -> str:
     """Return the name of the axis of losses by their `unit` alone."""
-    return LOSS if data["unit"].eq("nats").all() else LOSS_PER_BYTE
+    units = data["unit"].unique()
+    return _LOSS_IN[units[0]] if len(units) == 1 else LOSSES
 
 
 def in_unit(data: pd.DataFrame) -> pd.DataFrame:
     """Return a frame of losses in nats with their numbers in its `unit`."""
-    if data["unit"].eq("nats").all():
+    if not data["unit"].eq(PER_BYTE).any():
         return data
     return data.assign(**{name: data[name].astype(float) / np.log(2) for name in map(str, data) if name.endswith("_nats")})
 

@@ -27,7 +27,7 @@ from study.dashboard.library import Library
 from study.dashboard.pages import answer_html, figure_of, overview, pulse, run_page, sweep_page, verdict_in
 from study.dashboard.run_charts import curves, importances, points
 from study.dashboard.what_if import what_if, what_if_form
-from study.evidence.ledgers import open_ledger
+from study.evidence.ledgers import LOSS, LOSS_OF_DETECTING, LOSSES, open_ledger
 from study.laws.estimation import Settings
 from study.laws.law_fits import fit_table
 from study.laws.reading import TableQuery
@@ -430,6 +430,18 @@ def test_runs_of_one_size_and_budget_are_offered_no_law(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("objectives", "label"), [(("rtd",), LOSS_OF_DETECTING), (("mlm", "rtd"), LOSSES), (("mlm",), LOSS)])
+def test_a_loss_of_detecting_replaced_tokens_is_named_as_such(tmp_path: Path, objectives: tuple[str, ...], label: str) -> None:
+    folder = sweep_folder(tmp_path / "made")
+    for objective in objectives:
+        add_run(folder, run_config(1, 64, objective=objective))
+    library = Library(tmp_path)
+    assert points(library, {"sweeps": "made"})["axes"]["loss_nats"] == label
+    labels = curves(library, {"sweep": "made"})["metrics"]
+    assert labels["val/loss"] == label
+    assert ("masked" in labels["train/loss"]) == (label == LOSS)
+
+
 def test_importances_find_the_knob_that_decides(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "made")
     for seed in range(3):
@@ -442,6 +454,7 @@ def test_importances_find_the_knob_that_decides(tmp_path: Path) -> None:
         assert set(answer["importances"]) == {"recipe.learning_rate", "recipe.dropout"}
         assert answer["importances"]["recipe.learning_rate"] > 0.8
         assert sum(answer["importances"].values()) == pytest.approx(1)
+    assert points(library, {"sweeps": "made"})["higher_is_better"] == ["order_gain_nats"], "of what these runs have"
     few = sweep_folder(tmp_path / "few")
     add_run(few, run_config(1, 64))
     assert "need 10 completed runs" in importances(library, {"sweep": "few", "target": "loss_nats"})["why_not"]
@@ -454,7 +467,6 @@ def test_what_if_counts_exactly_what_study_params_counts(model: str, tmp_path: P
     wanted = account(architecture, Conditions(default_length(None, [architecture]), 32, "fp32"))
     fields = {name: "none" if value is None else str(value).lower() for name, value in architecture.model_dump().items()}
     for asked in ({"model": model}, fields):  # by its name, and by every control
-    assert points(library, {"sweeps": "made"})["higher_is_better"] == ["order_gain_nats"], "of what these runs have"
         answer = what_if(Library(tmp_path), asked)
         assert answer["problems"] == []
         assert answer["account"] | {"name": ""} == wanted.to_dict() | {"name": ""}

@@ -18,12 +18,12 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
+from matplotlib.text import Annotation, Text
 
 from study.config.run_config import RunConfig
 from study.evidence.evidence import Evidence, gather
 from study.evidence.families import families_of
-from study.evidence.ledgers import COUNTS, LEDGER_FLOPS, LEDGER_PARAMETERS, LOSS, LOSS_PER_BYTE
+from study.evidence.ledgers import COUNTS, LEDGER_FLOPS, LEDGER_PARAMETERS, LOSS, LOSS_OF_DETECTING, LOSS_PER_BYTE
 from study.plotting import (
     learning_rate,
     loss_by_shape,
@@ -791,6 +791,21 @@ def test_losses_of_several_tokenisers_are_in_bits_per_byte_or_have_panels_of_the
     curves = loss_curves.draw(loss_curves.frame(actual))
     assert [panel.get_title().partition("kind=")[2] for panel in curves.axes] == ["bpe", "unigram"]
     assert "do not compare" in title_of(curves)
+
+
+@pytest.mark.parametrize("figure", [*_OF_LOSSES, paired_differences])
+def test_losses_of_detecting_replaced_tokens_are_named_as_what_they_are(figure: FigureOfAnswer, tmp_path: Path) -> None:
+    """They are of no masked tokens, alone in a sweep too."""
+    folder = sweep_folder(tmp_path / "sweep", SWEEP | {"base": {"recipe": {"objective": "rtd"}}})
+    for (depth, width), rate, seed in product(((1, 128), (2, 92)), (2e-3, 4e-3, 8e-3), (0, 1)):
+        add_run(folder, run_config(depth, width, rate, seed, objective="rtd"))
+    folder.write_ledger()
+    drawn = figure.draw(figure.frame(gather(folder)))
+    words = " ".join(text.get_text() for text in drawn.findobj(Text)).replace("\n", " ")
+    assert "masked token" not in words
+    if figure is not loss_by_shape:
+        assert LOSS_OF_DETECTING in words
+    plt.close(drawn)
 
 
 def test_axes_name_unit_and_convention(evidence: Evidence) -> None:
