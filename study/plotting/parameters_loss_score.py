@@ -70,7 +70,8 @@ def draw(data: pd.DataFrame) -> Figure:
         for panel in (middle, right):
             panel.set_ylabel("score\n(higher is better)")
         legend_below(figure, line_key(styles, **_POINT))
-        score = f"score: {data['metric'].iloc[0]}; {loss_axis(data)}; {COUNTS[_COUNT]}; bars: 95%"
+        losses = loss_axis(data[data["loss_nats"].notna()])
+        score = f"score: {data['metric'].iloc[0]}; {losses}; {COUNTS[_COUNT]}; bars: 95%"
         title_above(figure, data["finding"].iloc[0] or best_score(data), score)
     return figure
 

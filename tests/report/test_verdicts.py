@@ -13,9 +13,11 @@ import pytest
 
 from study.config.recipe import TrainingMasking
 from study.config.run_config import RunConfig
+from study.evidence.cells import DETECTED
 from study.evidence.comparisons import METHOD
 from study.evidence.downstream import FREE_FROM
 from study.evidence.evidence import Evidence, gather
+from study.evidence.ledgers import LOSS
 from study.plotting import parameters_loss_score, score_against_loss
 from study.report import verdicts
 from study.report.answer import METHOD_PAGE, Answer
@@ -25,6 +27,7 @@ from study.report.open_questions import undecided
 from study.report.verdicts import asks_about, verdict_of
 from study.store.records import READS_ORDER_NATS
 from study.store.sweep_folder import SweepFolder
+from tests.figures import title_of
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_scores
 
@@ -107,6 +110,8 @@ def test_a_question_about_scores_is_answered_with_scores(tmp_path: Path) -> None
     left, middle, right = parameters_loss_score.draw(data).axes
     assert middle.xaxis_inverted(), "the loss falls to the right, so that better is up and right"
     assert left.get_xlabel() == right.get_xlabel() == "parameters"
+    beside_another = data.assign(unit=[DETECTED, *data["unit"][1:]], loss_nats=[float("nan"), *data["loss_nats"][1:]])
+    assert LOSS in " ".join(title_of(parameters_loss_score.draw(beside_another)).split()), "the unit is of the losses shown"
     assert "](figures/score_against_loss.svg)" in answer.to_markdown().partition("What would change")[0]
     first, scored = data["cell"].iloc[0], data["loss_nats"].iloc[0]
     add_run(folder, run_config(1, 32, seed=2))
