@@ -17,6 +17,7 @@ from study.config.knobs import MASKED_SHARE
 from study.counting.architecture import SIZES, Architecture
 from study.counting.parameters import MASKING_RATE, TOTALS, parameters
 from study.dashboard.library import Library, Snapshot
+from study.evidence.cells import PER_BYTE
 from study.evidence.downstream import score_law
 from study.evidence.ledgers import LEDGER_FLOPS, open_ledger, usable
 from study.evidence.score_points import score_points
@@ -239,7 +240,7 @@ def _score(
 ) -> dict[str, Any]:
     """Return the score of a task at the predicted loss, with a 95% interval over the constants of both laws."""
     facts = {"task": task, "metric": str(points["metric"].iloc[0])}
-    if (unit := points["unit"].iloc[0]) != "nats":
+    if (unit := points["unit"].iloc[0]) == PER_BYTE:
         return facts | {"why_not": f"scores are related to losses in {unit}, and the law gives nats per masked token"}
     of_score = library.kept(("score", shot.name, task), shot.version, lambda: score_law(points))
     if isinstance(of_score, str):

@@ -17,9 +17,9 @@ from study.base.text import at_budget, shape_and_variant
 from study.config.named_runs import parse_start
 from study.counting.named_models import find
 from study.counting.parameters import parameters
-from study.evidence.cells import budgets_in_words, in_words, variant_columns
+from study.evidence.cells import DETECTED, NATS, PER_BYTE, budgets_in_words, in_words, variant_columns
 from study.evidence.gains import START
-from study.evidence.ledgers import runs_of, usable
+from study.evidence.ledgers import OBJECTIVE, runs_of, usable
 from study.store.named_files import read_parquet
 from study.store.records import validation_of
 from study.store.score_records import BaselineRecord, baseline, series
@@ -115,10 +115,11 @@ def _losses(folder: SweepFolder, runs: pd.DataFrame) -> dict[str, Any]:
     """Return each run's `loss`, its `unit` and its `validation`, as its cell has them (study.evidence.cells)."""
     if folder.sweep().compares_tokenizers:
         of_words = runs.reindex(columns=["bits_per_masked_byte", "masked_words"])
-        return {"loss": of_words["bits_per_masked_byte"], "unit": "bits per byte", "validation": of_words["masked_words"]}
+        return {"loss": of_words["bits_per_masked_byte"], "unit": PER_BYTE, "validation": of_words["masked_words"]}
     texts = zip(runs["run_id"].astype(str), runs["data_fingerprint"].astype(str), strict=True)
     validation = [validation_of(folder.run(run).config(), text) for run, text in texts]
-    return {"loss": runs["loss_nats"], "unit": "nats", "validation": validation}
+    units = runs.reindex(columns=[OBJECTIVE])[OBJECTIVE].eq("rtd").map({True: DETECTED, False: NATS})
+    return {"loss": runs["loss_nats"], "unit": units, "validation": validation}
 
 
 def noise_columns(noise: ScoreNoise) -> dict[str, object]:
