@@ -168,8 +168,9 @@ def norms(
     order_gain: float = 1.0,
     **settings: Any,
 ) -> Path:
-    """A sweep of variants."""
-    folder = sweep_folder(path, SWEEP | {"vary": {"architecture.norm": ["post", "pre"]}})
+    """A sweep of variants, which names the norm of the embeddings if one of them has it."""
+    normed = {"architecture.embedding_norm": [True, "none"]} if PRE_NORMED in variants else {}
+    folder = sweep_folder(path, SWEEP | {"vary": {"architecture.norm": ["post", "pre"]} | normed})
     for (depth, width), variant, (rate, seed) in product(shapes, variants, RATES_AND_SEEDS):
         config = in_setting(run_config(depth, width, rate, seed), **variant, **settings)
         add_run(folder, config, law or NormLaw(), order_gain=order_gain)
