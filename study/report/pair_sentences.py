@@ -74,7 +74,7 @@ def reading_remedies(lacking: Collection[str]) -> str:
     return f"{joined([f'{what} ({key})' for what, key in (_TRAINING | parts).items()], 'or')} may let them read it"
 
 
-def verdict(pairs: Sequence[Comparison], lacking: Collection[str] = tuple(_PARTS)) -> str:
+def verdict(pairs: Sequence[Comparison], lacking: Collection[str]) -> str:
     """How many pairs, all of shapes or all of variants, are decided and for which side; for the others why not.
 
     The verdict on variants is conditional if it is unknown whether the encoders read word order, and says which parts may let

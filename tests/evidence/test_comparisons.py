@@ -222,7 +222,7 @@ def test_cells_of_one_seed_beside_uneven_ones_are_said_to_need_another(tmp_path:
     assert statuses["L2L1"] == statuses["L4L2"] == "no_seed_replicates"
     assert any(line.startswith("Whether 2 pairs with a cell of one seed") for line in undecided(actual))
     alone = [pair for pair in actual.comparisons.pairs if pair.status == "no_seed_replicates"]
-    assert "each has a cell of one seed, beside others that scatter unevenly" in verdict(alone)
+    assert "each has a cell of one seed, beside others that scatter unevenly" in verdict(alone, ())
 
 
 def test_cells_of_an_earlier_launch_are_no_cells_of_the_sweep(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_settings_of_one_shape_are_compared_in_the_order_of_the_sweep(tmp_path: 
     assert rest[0].startswith("Averaged over 3 conditions, norm=post minus norm=pre: +0.1")
     assert rest[2].startswith("L2-H64-A2-F256, 1M tokens: norm=pre is lower, norm=post minus norm=pre: +0.")
     assert "norm=post minus norm=pre" in " ".join(undecided(actual))
-    assert verdict(pairs[1:]).startswith("norm=pre is lower in every pair: at equal shape and tokens, of 2 pairs")
+    assert verdict(pairs[1:], ()).startswith("norm=pre is lower in every pair: at equal shape and tokens, of 2 pairs")
     assert actual.laws.fits == ()
     assert actual.laws.reasons == (
         "No fit of power-floor: its 3 parameters need 4 or more different points, got 3 in 6 rows",
@@ -381,11 +381,11 @@ def test_of_two_settings_a_pair_holds_one(tmp_path: Path) -> None:
     ]
     assert len(pairs) == len(of_norm) + len(of_dropout) == 9
     decided = [replace(pair, p_value_holm=0.0, difference=replace(pair.difference, estimate_nats=1.0)) for pair in of_dropout]
-    assert verdict([*of_norm[1:], *decided]).endswith(
+    assert verdict([*of_norm[1:], *decided], ()).endswith(
         "of 6 pairs 6 are decided: dropout=0 is lower than dropout=0.02 in 2 of 2 and dropout=0.1 in 2 of 2, "
         "dropout=0.02 is lower than dropout=0.1 in 2 of 2 (Holm, 5%)."
     )
-    assert verdict(decided[:3]) == (
+    assert verdict(decided[:3], ()) == (
         "At equal shape and tokens, of 3 pairs 3 are decided: dropout=0 is lower than dropout=0.02 and dropout=0.1, "
         "dropout=0.02 is lower than dropout=0.1 (Holm, 5%)."
     ), "one place"
@@ -1143,7 +1143,7 @@ def test_only_a_wider_shape_speaks_for_width(tmp_path: Path, ffn: int, words: st
     actual = evidence_of(folder, include_unbracketed=True)
     (pair,) = actual.comparisons.pairs
     assert pair.status == "decided"
-    sentence = verdict(actual.comparisons.pairs)
+    sentence = verdict(actual.comparisons.pairs, ())
     assert words in sentence
     assert ("wide" in sentence) == (ffn == 512)
 
@@ -1196,12 +1196,12 @@ def test_width_is_weighed_against_ffn_at_one_depth(tmp_path: Path) -> None:
     actual = evidence_of(folder, include_unbracketed=True)
     (pair,) = actual.comparisons.pairs
     assert (pair.first, pair.weighs, pair.against) == ("L2-H176-A2-F176", "width", "ffn")
-    assert verdict((pair,)) == (
+    assert verdict((pair,), ()) == (
         "Width lowers loss more: at equal non-embedding parameters and tokens, of 1 pair the wider shape is lower in 1, "
         "the narrower (of larger FFN) in 0, undecided 0 (Holm, 5%)."
     )
     turned = replace(pair, difference=replace(pair.difference, estimate_nats=0.3))
-    assert verdict((turned,)).startswith("A larger FFN lowers loss more: ")
+    assert verdict((turned,), ()).startswith("A larger FFN lowers loss more: ")
 
 
 def test_a_grid_of_heads_reports_pairs_of_heads_and_steps_in_the_other_sizes(tmp_path: Path) -> None:
@@ -1219,7 +1219,7 @@ def test_pairs_of_unequal_depth_are_distinguished_from_those_of_unequal_heads(tm
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for (depth, width), heads, seed in product(((1, 128), (2, 92)), (2, 4), (0, 1)):
         add_run(folder, reshaped(run_config(depth, width, seed=seed), heads=heads), Law(depth_effect=0.5))
-    sentence = verdict(evidence_of(folder, include_unbracketed=True).comparisons.pairs)
+    sentence = verdict(evidence_of(folder, include_unbracketed=True).comparisons.pairs, ())
     assert "of 4 pairs of unequal depth the deeper shape is lower in 0, the shallower (wider) in 4, undecided 0" in sentence
     assert "; of 2 pairs of unequal heads the shape of more heads is lower in 0, that of fewer in 0, undecided 2" in sentence
 
