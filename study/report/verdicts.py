@@ -292,12 +292,12 @@ def _token_gain(evidence: Evidence) -> str:
     untested = all(gain.status == "no_seed_replicates" for gain in last)
     lower = [gain for gain in last if gain.difference.estimate_nats < 0]
     lowering = lower if untested else [gain for gain in lower if gain.status == "decided"]
-    steps = {f"from {gain.shorter} to {gain.longer}" for gain in last}
+    steps = {f"from {gain.shorter.removesuffix(' tokens')} to {gain.longer}" for gain in last}
     where = steps.pop() if len(steps) == 1 else "at the last step to a larger budget"
     falls = "falls" if untested else "falls significantly"
     counts = f"{where} the loss {falls} in {len(lowering)} of {plural(len(last), 'encoder')}"
     unsure = " (no interval, as single seeds test nothing)" if untested else ""
-    return f"{counts}{_median_change(lowering, last)}{unsure} in the median encoder"
+    return f"{counts}{_median_change(lowering, last)}{unsure} in the median"
 
 
 def _size_gain(evidence: Evidence) -> list[str]:

@@ -159,8 +159,8 @@ def test_a_question_about_tokens_is_answered_with_tokens(tmp_path: Path) -> None
     file = folder.sweep_file
     file.write_text(file.read_text().replace(SWEEP["question"], "How does the loss fall with the tokens?"))
     sentence = verdict_of(evidence_of(folder)).sentence
-    assert sentence.startswith("From 1M tokens to 4M tokens the loss falls significantly in 2 of 2 encoders, by ")
-    assert sentence.endswith(" in the median encoder.")
+    assert sentence.startswith("From 1M to 4M tokens the loss falls significantly in 2 of 2 encoders, by ")
+    assert sentence.endswith(" in the median.")
 
 
 def test_single_seeds_lower_the_loss_but_test_nothing(tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_single_seeds_lower_the_loss_but_test_nothing(tmp_path: Path) -> None:
             add_run(folder, run_config(1, width, tokens=tokens))
     folder.write_ledger()
     sentence = verdict_of(evidence_of(folder)).sentence
-    assert sentence.startswith("From 1M tokens to 4M tokens the loss falls in 2 of 2 encoders, by ")
-    assert sentence.endswith(" nats (no interval, as single seeds test nothing) in the median encoder.")
+    assert sentence.startswith("From 1M to 4M tokens the loss falls in 2 of 2 encoders, by ")
+    assert sentence.endswith(" nats (no interval, as single seeds test nothing) in the median.")
 
 
 def test_a_question_about_size_tokens_and_a_knob_is_answered_in_each(tmp_path: Path) -> None:
@@ -192,8 +192,8 @@ def test_a_question_about_size_tokens_and_a_knob_is_answered_in_each(tmp_path: P
         sentence = verdict_of(evidence_of(folder, include_unbracketed=True)).sentence
         of_width = r"with more width in 4 of 4 steps, by 0\.1\d\d nats \(.*\), " if asked else ""
         assert re.fullmatch(
-            r"From 1M tokens to 4M tokens the loss falls significantly in 4 of 4 encoders, by 0\.1\d\d nats "
-            rf"\(95% interval .*\) in the median encoder, {of_width}and at equal shape, the loss with pre-norm is "
+            r"From 1M to 4M tokens the loss falls significantly in 4 of 4 encoders, by 0\.1\d\d nats "
+            rf"\(95% interval .*\) in the median, {of_width}and at equal shape, the loss with pre-norm is "
             r"0\.2\d\d nats \(.*\) below that with post-norm on average( over 4 conditions)?\.",
             sentence,
         ), sentence
