@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
@@ -308,6 +308,21 @@ def test_long_titles_of_panels_keep_to_their_panel() -> None:
     FigureCanvasAgg(figure).draw()  # type: ignore[no-untyped-call]
     left, right = (panel.title.get_window_extent() for panel in figure.axes)
     assert 0 < left.x0 < left.x1 < right.x0 < right.x1 < figure.bbox.width
+
+
+def test_a_note_fits_a_column_of_a_paper_in_every_resolution() -> None:
+    """Its lines are broken at one resolution, and drawn at that of a file."""
+    note = (
+        "deeper minus shallower at equal parameters; 95% intervals; 512 sequences, 3+3 seeds; the 52 largest of 84 pairs shown"
+    )
+    with drawn_as("paper"), theme():
+        figure = Figure(figsize=(STYLES["paper"].width, 2), layout="constrained")
+        title_above(figure, "19 of 84 pairs differ significantly: shallower better in 19", note)
+        (below,) = (artist for artist in figure.artists if isinstance(artist, Annotation))
+        for dpi in (72, 100, 200, 600):
+            figure.set_dpi(dpi)
+            extent = below.get_window_extent(RendererAgg(1, 1, dpi))  # type: ignore[no-untyped-call]
+            assert extent.width <= figure.bbox.width, dpi
 
 
 def test_no_word_of_a_title_or_an_axis_stands_alone() -> None:
