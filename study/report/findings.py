@@ -9,7 +9,7 @@ from study.base.quantities import budget_words, bytes_text, compact, plural
 from study.base.text import shape_and_variant, status_words
 from study.counting.parameters import parameters, what_doubling_adds
 from study.evidence.cells import CellResult, difference_between, measured
-from study.evidence.comparisons import Dominance, why_left_out
+from study.evidence.comparisons import why_left_out
 from study.evidence.compressions import Compression
 from study.evidence.evidence import Evidence
 from study.evidence.gains import Gain, Rise, TokenGain, flops_fronts, spending_fronts, way
@@ -158,10 +158,8 @@ def dominance_sentences(evidence: Evidence) -> list[str]:
     A count of further ones.
     """
     decided = [one for one in evidence.dominances if one.status == "decided"]
-    by_cell: dict[tuple[str, str, str], Dominance] = {}
-    for one in decided:  # the largest first
-        by_cell.setdefault((one.second, one.setting, one.budget), one)
-    largest = [*by_cell.values()]
+    by_cell = grouped(decided, lambda one: (one.second, one.setting, one.budget))  # the largest first
+    largest = [first for first, *_ in by_cell.values()]
     sentences = [
         f"{shape_and_variant(one.second, one.setting)} at {one.budget} is dominated by {one.first}, which has fewer parameters "
         f"({compact(one.parameters[0])} against {compact(one.parameters[1])}), no more train_flops ({one.train_flops[0]:.3g} "

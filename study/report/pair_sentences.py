@@ -10,7 +10,9 @@ import pandas as pd
 
 from study.base.grouping import grouped
 from study.base.quantities import plural, signed
+from study.base.schema import flatten
 from study.base.text import joined, status_words
+from study.config.presets import PRESETS
 from study.evidence.comparisons import WEIGHED, Average, Comparison, Pair
 from study.evidence.evidence import Evidence
 from study.evidence.paired import TestedDifference, Verdict
@@ -42,24 +44,27 @@ _LESS_LOWERS = {"ffn": "A smaller FFN lowers loss", "heads": "Fewer heads lower 
 
 
 _TRAINING = {"more tokens": "budgets", "another learning rate": "tune"}
-_PARTS: dict[str, tuple[str, str | float]] = {
-    "rotary positions": ("architecture.position_encoding", "rotary"),
-    "a learned bias by distance": ("architecture.distance_bias", "learned"),
-    "more masks": ("recipe.masking.rate", 0.3),
-    "Muon": ("recipe.optimizer", "muon"),
+_PARTS = {
+    "rotary positions": "architecture.position_encoding",
+    "a learned bias by distance": "architecture.distance_bias",
+    "more masks": "recipe.masking.rate",
+    "Muon": "recipe.optimizer",
 }
-"""Parts that let an encoder read word order, with their knobs and values; the plateau lasts longest with learned positions."""
+"""Parts that let an encoder read word order, with their knobs; the plateau lasts longest with learned positions."""
+
+_MODERN = flatten(PRESETS["modern"])
+"""The preset that has all parts, by knob."""
 
 
 def parts_lacking(ledger: pd.DataFrame) -> tuple[str, ...]:
     """Return the parts that some run lacks of those that read no word order; of all runs, if that is none."""
     unread = ledger[ledger["reads_order"].eq(False)] if "reads_order" in ledger else ledger
     runs = ledger if unread.empty else unread
-    return tuple(part for part, (knob, value) in _PARTS.items() if not _has(runs, knob, value).all())
+    return tuple(part for part, knob in _PARTS.items() if not _has(runs, knob).all())
 
 
-def _has(runs: pd.DataFrame, knob: str, value: str | float) -> pd.Series[bool]:
-    values = runs.reindex(columns=[knob])[knob]
+def _has(runs: pd.DataFrame, knob: str) -> pd.Series[bool]:
+    value, values = _MODERN[knob], runs.reindex(columns=[knob])[knob]
     return values.eq(value) if isinstance(value, str) else values.ge(value)
 
 
@@ -70,7 +75,7 @@ def what_helps(lacking: Collection[str]) -> str:
 
 def reading_remedies(lacking: Collection[str]) -> str:
     """Return the same with the keys of a sweep file, as the end of a sentence."""
-    parts = {part: f"base.{knob}: {value}" for part, (knob, value) in _PARTS.items() if part in lacking}
+    parts = {part: f"base.{knob}: {_MODERN[knob]}" for part, knob in _PARTS.items() if part in lacking}
     return f"{joined([f'{what} ({key})' for what, key in (_TRAINING | parts).items()], 'or')} may let them read it"
 
 
