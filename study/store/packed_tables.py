@@ -17,13 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic_core import from_json, to_json
 
-from study.store.named_files import array_content, array_in
+from study.store.named_files import array_content, array_in, parquet_content
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-ZSTD_LEVEL = 9
-"""The level for Parquet; the highest saves a thirtieth in ten times the time."""
 
 
 class Entries(ABC):
@@ -162,7 +159,7 @@ class MetricRows(PackedTable):
             }
             tables.append(pa.table(keys | metrics))
         table = pa.concat_tables(tables, promote_options="default")
-        return _parquet(table, self.keys, floats=[name for name in table.column_names if name not in self.keys])
+        return parquet_content(table, self.keys, floats=[name for name in table.column_names if name not in self.keys])
 
     def decode(self, table: bytes) -> Entries:
         """Return the rows of each file."""
@@ -213,7 +210,7 @@ class Losses(PackedTable):
         columns = [pa.array(column, pa.string()) for column in zip(*names, strict=True)]
         losses = pa.LargeListArray.from_arrays(offsets, values)
         table = pa.table([*columns, losses], names=[*self.keys, "losses_nats"])
-        return _parquet(table, (), floats=["losses_nats.list.element"])
+        return parquet_content(table, (), floats=["losses_nats.list.element"])
 
     def decode(self, table: bytes) -> Entries:
         """Return the vectors."""
@@ -255,7 +252,9 @@ class Verbatim(PackedTable):
         import pyarrow as pa
 
         names, contents = zip(*files, strict=True)
-        return _parquet(pa.table({"file": pa.array(names, pa.string()), "content": pa.array(contents, pa.large_binary())}))
+        return parquet_content(
+            pa.table({"file": pa.array(names, pa.string()), "content": pa.array(contents, pa.large_binary())})
+        )
 
     def decode(self, table: bytes) -> Entries:
         """Return the files."""
@@ -298,20 +297,3 @@ def _row(line: bytes) -> dict[str, Any]:
 
 def _line(row: Mapping[str, float]) -> bytes:
     return json.dumps({key: int(value) if value.is_integer() else value for key, value in row.items()}).encode() + b"\n"
-
-
-def _parquet(table: Any, dictionaries: Collection[str] = (), floats: Collection[str] = ()) -> bytes:
-    """Return a table as Parquet, floats as byte streams, which halves them."""
-    import pyarrow.parquet as pq
-
-    sink = io.BytesIO()
-    pq.write_table(
-        table,
-        sink,
-        compression="zstd",
-        compression_level=ZSTD_LEVEL,
-        use_dictionary=list(dictionaries),
-        column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT") or None,
-        write_statistics=False,
-    )
-    return sink.getvalue()
