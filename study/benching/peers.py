@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from datasets import Dataset
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+from torch import Tensor
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -21,6 +23,7 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
+from transformers.modeling_outputs import MaskedLMOutput
 
 from study.benching.cases import Case
 from study.benching.contenders import SEQUENCES, drawn_data, gate_of
@@ -28,6 +31,7 @@ from study.benching.own_processes import Gate
 from study.counting.architecture import Architecture
 from study.counting.memory import Device, Precision
 from study.counting.parameters import MASKING_RATE
+from study.data.masking import IGNORED
 from study.data.tokenizing import SPECIAL_PIECES, bert_tokenizer
 from study.model.layers import autocast
 from study.model.optimization import adamw
@@ -50,9 +54,19 @@ def bert_config(architecture: Architecture, dropout: float = 0.1, positions: int
     )
 
 
-def model_of(case: Case) -> Any:
-    """Return the case's BertForMaskedLM with its default attention (SDPA)."""
-    return BertForMaskedLM(bert_config(case.architecture, case.dropout, case.architecture.positions))
+class BertWithSparseHead(BertForMaskedLM):  # type: ignore[misc, unused-ignore]
+    """BertForMaskedLM whose head skips unlabelled positions: the same loss and gradients in less time."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, labels: Tensor, **_: Any) -> Any:
+        """Return the mean loss over the labelled positions, in nats."""
+        hidden_BxSxH = self.bert(input_ids, attention_mask, token_type_ids).last_hidden_state
+        labelled_BxS = labels != IGNORED
+        return MaskedLMOutput(loss=F.cross_entropy(self.cls(hidden_BxSxH[labelled_BxS]), labels[labelled_BxS]))
+
+
+def model_of(case: Case, kind: type[BertForMaskedLM] = BertForMaskedLM) -> Any:
+    """Return the case's BertForMaskedLM, or another `kind` of it, with its default attention (SDPA)."""
+    return kind(bert_config(case.architecture, case.dropout, case.architecture.positions))
 
 
 def dataset_of(tokens: NDArray[np.int64], special: Sequence[int] = ()) -> Any:

@@ -2,7 +2,8 @@
 
 Both share text, tokeniser, batch, validation sequences and masks, and dropout: 0 by default, which serves theirs better than
 BertConfig's 0.1. Seconds are steps times the seconds of a step, which both sides measure in turns after the race, so that other
-programs slow both. They cover training alone, without the start and validation.
+programs slow both. They cover training alone, without the start and validation. The race trains theirs with a sparse head,
+whose losses are the same; the steps that are timed have run_mlm's own, which is dense.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PrinterCallback, Trainer, TrainerCallback
+from transformers import BertForMaskedLM, PrinterCallback, Trainer, TrainerCallback
 
 from study.base.durable_files import json_of, write_atomically
 from study.base.schema import deep_merge
 from study.benching.cases import STEPS, Case, RaceCases
 from study.benching.contenders import GateCallback, gate_of
 from study.benching.own_processes import ContenderError, failures_reported, in_own_process, start_forkserver, use_one_gpu
-from study.benching.peers import TrainerGateCallback, arguments_of, collator_of, dataset_of, model_of
+from study.benching.peers import BertWithSparseHead, TrainerGateCallback, arguments_of, collator_of, dataset_of, model_of
 from study.benching.results import Report, Row
 from study.benching.training_comparison import TrainingComparison, median_interval, ratios
 from study.config.presets import PRESETS
@@ -171,7 +172,7 @@ def train(entry: RaceEntry) -> Curve:
     """Train to the end and return the validations, none if a loss is not finite."""
     if entry.side == RUN_MLM:
         theirs = _TheirValidations(entry)
-        fit_theirs(entry, theirs)
+        fit_theirs(entry, theirs, BertWithSparseHead)
         return theirs.curve if all(math.isfinite(point.loss) for point in theirs.curve) else []
     ours = OurValidations()
     try:
@@ -209,8 +210,8 @@ class OurValidations(pl.Callback):
         self.curve.append(LossPoint(module.steps_done * module.config.recipe.batch_tokens, module.validation.loss))
 
 
-def fit_theirs(entry: RaceEntry, callback: TrainerCallback) -> None:
-    """Train BertForMaskedLM with Trainer's defaults except rate, batch, steps, precision and seed."""
+def fit_theirs(entry: RaceEntry, callback: TrainerCallback, kind: type[BertForMaskedLM] = BertForMaskedLM) -> None:
+    """Train a `kind` of BertForMaskedLM with Trainer's defaults except rate, batch, steps, precision and seed."""
     use_one_gpu()
     case, prepared = entry.case, prepare(entry.data)
     torch.set_num_threads(case.threads)
@@ -219,7 +220,7 @@ def fit_theirs(entry: RaceEntry, callback: TrainerCallback) -> None:
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
         split = prepared.split("train")
         trainer = Trainer(
-            model=model_of(case),
+            model=model_of(case, kind),
             args=arguments_of(case.device, case.dtype, folder, case.batch, entry.steps, **more),
             train_dataset=dataset_of(split.take(np.arange(len(split))), prepared.special.all),
             data_collator=collator_of(prepared.tokenizer()),

@@ -18,7 +18,7 @@ from study.benching import time_to_loss as racing
 from study.benching.cases import Case, RaceCases
 from study.benching.command import BenchOptions
 from study.benching.own_processes import ContenderError
-from study.benching.peers import model_of
+from study.benching.peers import BertWithSparseHead, model_of
 from study.benching.results import Results, Row, as_line, as_text, failure, read_sections
 from study.benching.time_to_loss import (
     RUN_MLM,
@@ -34,6 +34,7 @@ from study.benching.time_to_loss import (
 )
 from study.config.run_config import DataConfig
 from study.counting.architecture import Architecture
+from study.data.masking import IGNORED
 from study.data.prepared import prepare
 from study.data.tokenizing import SpecialTokens
 from study.model.in_transformers import their_weights
@@ -172,6 +173,23 @@ def test_both_sides_are_validated_on_the_same_masks(small_text: DataConfig, tmp_
     assert validation_loss(theirs, CASE, prepared) == pytest.approx(trained.validation.loss, rel=1e-5)
     assert trained.validation.loss > 1.01 * math.log(200), "the loss is of these weights, not of any"
     assert isinstance(prepared.special, SpecialTokens)
+
+
+def test_the_head_that_skips_unlabelled_positions_has_the_same_loss_and_gradients() -> None:
+    dense, sparse = model_of(CASE), model_of(CASE, BertWithSparseHead)
+    sparse.load_state_dict(dense.state_dict())
+    tokens = torch.randint(0, 200, (8, 16), generator=torch.Generator().manual_seed(0))
+    labels = tokens.where(torch.rand(8, 16, generator=torch.Generator().manual_seed(1)) < 0.15, IGNORED)
+    assert 0 < (labels != IGNORED).sum() < labels.numel() / 2
+    inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "token_type_ids": torch.zeros_like(tokens)}
+    losses = [model(**inputs, labels=labels).loss for model in (dense, sparse)]
+    torch.testing.assert_close(*losses)
+    for loss in losses:
+        loss.backward()
+    theirs, ours = (dict(model.named_parameters()) for model in (dense, sparse))
+    assert theirs.keys() == ours.keys()
+    for name, weight in theirs.items():
+        assert torch.allclose(ours[name].grad, weight.grad, rtol=1e-4, atol=1e-6), name
 
 
 @pytest.fixture
