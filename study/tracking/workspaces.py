@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Workspace
 
 CURVES = {
-    "val/loss": "Validation loss (nats per masked token)",
-    "train/loss": "Training loss (nats per masked token)",
-    "val/order_gain": "Order gain (nats per masked token)",
+    "val/loss": "Validation loss (nats per predicted token)",
+    "train/loss": "Training loss (nats)",
+    "val/order_gain": "Order gain (nats per predicted token)",
     "perf/tokens_per_second": "Speed (tokens/s)",
 }
 """The logged metrics that are shown, with titles."""
