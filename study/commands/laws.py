@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from study.base.text import echo, file_name
 from study.commands.options import CountRange, FiniteRange, as_json, completing, figure_options, output_folder
 
 if TYPE_CHECKING:
+    from study.laws.multiverse import Multiverse
     from study.laws.tables import RunTable
     from study.plotting.style import Format, StyleName
 
@@ -428,30 +429,9 @@ def multiverse(
     cannot answer are left out with a note.
     """
     from study.base.quantities import rounded_all
-    from study.evidence.recipe_multiverse import explore_knob, explore_recipes
-    from study.evidence.shape_multiverse import asks_about_shape, explore_shapes, why_not_shape
-    from study.laws.multiverse import explore
-    from study.laws.reading import TableQuery
 
-    table, *others = tables
     knob = None if ask in ("compute", "shape") else ask
-    if others and ask == "compute":
-        raise InputError.at("--ask", "compute is for one table; several sweeps are asked about shape or a knob")
-    if others or knob is not None or ask == "shape" or (ask is None and asks_about_shape(table)):
-        if unread := [option_name(name) for name, value in options.items() if value]:
-            raise InputError.at(", ".join(unread), "is only for tables; the questions of sweeps use their own columns")
-        if knob is not None:
-            asked = explore_knob(tables, knob)
-        else:
-            asked = [explore_recipes(tables) if others else explore_shapes(table)]
-    else:
-        own_question = ask is None and not any(options.values())
-        sizes = options.pop("parameters"), options.pop("flops")
-        roles, selection = _given(options)
-        try:
-            asked = [explore(TableQuery(_opened(table), roles, **selection), *sizes)]
-        except InputError as error:
-            raise InputError([*(why_not_shape(table) if own_question else ()), *error.problems]) from error
+    asked = _explored(tables, ask, knob, options)
     if into is not None:
         from study.plotting.answer_by_convention import save_multiverse
         from study.plotting.style import drawn_as
@@ -466,6 +446,31 @@ def multiverse(
         echo(json.dumps(rounded_all([one.to_dict() for one in asked]), indent=1, allow_nan=False))
     else:
         echo("\n\n".join(one.to_text() for one in asked))
+
+
+def _explored(tables: Sequence[Path], ask: str | None, knob: str | None, options: dict[str, Any]) -> list[Multiverse]:
+    """Return the answers, several only to a knob's question; `options` are those of tables."""
+    from study.evidence.recipe_multiverse import explore_knob, explore_recipes
+    from study.evidence.shape_multiverse import asks_about_shape, explore_shapes, why_not_shape
+    from study.laws.multiverse import explore
+    from study.laws.reading import TableQuery
+
+    table, *others = tables
+    if others and ask == "compute":
+        raise InputError.at("--ask", "compute is for one table; several sweeps are asked about shape or a knob")
+    if others or knob is not None or ask == "shape" or (ask is None and asks_about_shape(table)):
+        if unread := [option_name(name) for name, value in options.items() if value]:
+            raise InputError.at(", ".join(unread), "is only for tables; the questions of sweeps use their own columns")
+        if knob is not None:
+            return explore_knob(tables, knob)
+        return [explore_recipes(tables) if others else explore_shapes(table)]
+    own_question = ask is None and not any(options.values())
+    sizes = options.pop("parameters"), options.pop("flops")
+    roles, selection = _given(options)
+    try:
+        return [explore(TableQuery(_opened(table), roles, **selection), *sizes)]
+    except InputError as error:
+        raise InputError([*(why_not_shape(table) if own_question else ()), *error.problems]) from error
 
 
 @click.command()
