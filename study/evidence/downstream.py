@@ -15,7 +15,7 @@ from study.base.errors import InputError
 from study.base.statistics import noise_of_mean, pooled_variance
 from study.evidence.paired import holm
 from study.evidence.score_points import noise_columns, score_points
-from study.evidence.score_trends import SAME, Trend, p_value_of, trend
+from study.evidence.score_trends import SAME, Trend, p_value_of, rank_correlation, trend
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Fit, Settings, fit
 from study.laws.forecasting import Forecast, forecast, forecast_to_dict, select_largest_runs
@@ -53,6 +53,17 @@ class Beside:
     def of_sides(cls, sides: pd.Series[float]) -> Beside:
         """Count sides: 1 above, −1 below, 0 within noise, NaN not compared."""
         return cls(int((sides > 0).sum()), int((sides < 0).sum()), int(sides.count()))
+
+
+@dataclass(frozen=True)
+class Untrained:
+    """Spearman's correlations with the falling loss of the trained encoders: what their size alone makes of scores.
+
+    `score`: of the scores of the same encoders untrained; `gain`: of what training adds to them.
+    """
+
+    score: float
+    gain: float
 
 
 @dataclass(frozen=True)
@@ -110,6 +121,14 @@ class TaskScores:
         return Beside.of_sides(self._sides_of_untrained)
 
     @property
+    def untrained(self) -> Untrained | None:
+        """How the same encoders untrained follow the trained ones' loss; None without a trend, or unless all were scored."""
+        loss, score, random = (self.compared[column].to_numpy(dtype=float) for column in ("loss", "score", "random"))
+        if self.trend is None or np.isnan(random).any():
+            return None
+        return Untrained(*(rank_correlation(loss, values) for values in (random, score - random)))
+
+    @property
     def beside_words(self) -> Beside:
         """Encoders beside a bag of words, whose unmeasured noise over examples is assumed equal to theirs.
 
@@ -124,14 +143,14 @@ class TaskScores:
         return self._sides(self.points["random"], self.points["random_half"])
 
     def _sides(self, other: pd.Series[float] | float, half: pd.Series[float] | float = 0.0) -> pd.Series[float]:
-        """Per encoder: 1 if above another score beyond noise, −1 if below, else 0; NaN without the other.
+        """Per encoder: 1 if above another score beyond noise, −1 if below, else 0; NaN without the other or its noise.
 
         Noise = √(half² + `half`²): half the 95% intervals of the encoder and of the other.
         """
         over = self.points["score"] - other
         noise = np.maximum(np.hypot(self.points["half"], half), SAME)
         sides = (over > noise).astype(float) - (over < -noise).astype(float)
-        return sides.where(over.notna())
+        return sides.where(over.notna() & np.isfinite(noise))
 
     @property
     def best(self) -> pd.Series[Any]:
@@ -147,7 +166,7 @@ class TaskScores:
 
     @property
     def normalised(self) -> pd.DataFrame:
-        """(score − chance)/(1 − chance) of each encoder, its `noise`, and the same of its `runs`, by cell.
+        """(score − chance)/(1 − chance) of each cell's encoder, trained and untrained, its `noise`, and the same of its `runs`.
 
         Every metric's best value is 1, whichever encoders are scored.
         """
@@ -155,6 +174,7 @@ class TaskScores:
         chance, width = self.chance, 1 - self.chance
         columns = {
             "score": (self.points["score"] - chance) / width,
+            "random": (self.points["random"] - chance) / width,
             "noise": [noise.over(width) for noise in self.points["noise"]],
             "runs": self.points["runs"],
             "run_scores": [tuple((score - chance) / width for score in scores) for scores in self.points["run_scores"]],
@@ -175,6 +195,7 @@ class TaskScores:
             "trend": trend,
             "above_untrained": {"encoders": above, "of": compared},
             "beside_untrained": asdict(self.beside_untrained),
+            "untrained": None if self.untrained is None else asdict(self.untrained),
             "beside_bag_of_words": asdict(self.beside_words),
             "law": law,
             "forecast": forecast_to_dict(self.forecast),
@@ -328,13 +349,14 @@ def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str
     if scores.empty:
         return None, reasons
     facts = used[0].points.set_index("cell").loc[scores.index]
+    random = pd.concat([of_task["random"] for of_task in of_tasks], axis=1).loc[scores.index]
     noises = noises_over_tasks(of_tasks).loc[scores.index]
     points = facts.reset_index().assign(
         task=AVERAGE,
         metric=f"mean of {len(used)} tasks, 0 chance, 1 perfect",
         score=scores.mean(axis=1).to_numpy(),
         **pd.DataFrame([noise_columns(noise) for noise in noises]),
-        random=np.nan,
+        random=random.mean(axis=1, skipna=False).to_numpy(),
         random_half=np.nan,
         majority=0.0,
         bag_of_words=np.nan,

@@ -73,7 +73,7 @@ def trend(loss: Floats, score: Floats, noises: Sequence[ScoreNoise], shapes: Sha
     """
     if len(score) < 3 or np.ptp(score) == 0 or np.ptp(loss) == 0:
         return None
-    correlation = float(_spearman(-loss[None], score[None])[0])
+    correlation = rank_correlation(loss, score)
     all_differ = len(np.unique(shapes)) == len(shapes)
     low, high = rank_interval(correlation, len(score)) if all_differ else (None, None)
     return Trend(len(score), correlation, low, high, p_value_of(loss, score, shapes), _reversals(loss, score, noises))
@@ -101,6 +101,11 @@ def rank_interval(correlation: float, n: int) -> tuple[float, float]:
         return -1.0 if excess(-1.0) >= 0 else 6 / np.pi * float(np.arcsin(bisect(excess, -1.0, 1.0, xtol=1e-4) / 2))
 
     return low_end(correlation), -low_end(-correlation)
+
+
+def rank_correlation(loss: Floats, score: Floats) -> float:
+    """Return Spearman's correlation of a score with the falling loss; NaN if either is constant."""
+    return float(_spearman(-loss[None], score[None])[0])
 
 
 def _spearman(first: Floats, second: Floats) -> Floats:

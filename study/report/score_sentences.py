@@ -197,6 +197,11 @@ def _trend_of_average(average: TaskScores) -> Iterator[str]:
     else:
         interval = "" if trend.low is None else f"95% interval {_interval(trend)}, "
         yield f"{words} ({interval}p = {trend.p_value:.2g}, {encoders}): {trend.verdict}."
+    if untrained := average.untrained:
+        yield (
+            f"Untrained, the same encoders' average has a rank correlation of {untrained.score:+.2f} with the trained ones' "
+            f"falling loss, through their sizes; what training adds to it has {untrained.gain:+.2f}."
+        )
 
 
 def _interval(trend: Trend) -> str | None:
@@ -226,6 +231,8 @@ def _trend_row(task: TaskScores) -> dict[str, object]:
         "Holm p": trend and _chance(trend.p_value_holm),
         "encoders": trend and trend.n,
         "pairs against": trend and len(trend.reversals),
+        "untrained's correlation": task.untrained and f"{task.untrained.score:+.2f}",
+        "the gain's": task.untrained and f"{task.untrained.gain:+.2f}",
     }
 
 

@@ -172,7 +172,9 @@ def _average_trend(scores: DownstreamEvidence) -> str:
         return ""
     trend = scores.average.trend
     interval = "no interval" if trend.low is None else f"95% interval {trend.low:+.2f} to {trend.high:+.2f}"
-    return f"a rank correlation of {trend.correlation:+.2f} ({interval}) with the falling loss on average"
+    size = scores.average.untrained
+    beside = f"; untrained, the same encoders have {size.score:+.2f}, and what training adds {size.gain:+.2f}" if size else ""
+    return f"a rank correlation of {trend.correlation:+.2f} ({interval}) with the falling loss on average{beside}"
 
 
 def _on_compressions(evidence: Evidence) -> Verdict:

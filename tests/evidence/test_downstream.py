@@ -439,6 +439,29 @@ def test_an_encoder_is_above_chance_and_untrained_weights_beyond_the_noise_of_bo
     assert of(score=0.52, random=0.3) == (0, 3)
 
 
+def test_what_size_alone_makes_of_scores_is_told_from_what_training_adds(evidence: Evidence) -> None:
+    """Untrained scores that rise twice as fast as trained ones: they follow the loss perfectly, and the gain falls."""
+    actual = evidence.downstream
+    assert actual is not None
+    assert actual.average is not None
+    of_tasks = [task.normalised["random"] for task in actual.tasks]
+    expected = [np.mean([of_task[cell] for of_task in of_tasks]) for cell in actual.average.points["cell"]]
+    assert actual.average.points["random"].tolist() == pytest.approx(expected)
+    (sst2,) = [task for task in actual.tasks if task.task == "sst2"]
+    score = sst2.points["score"]
+    rising = replace(sst2, points=sst2.points.assign(random=2 * (score - 1))).untrained
+    assert rising is not None
+    assert sst2.trend is not None
+    assert (rising.score, rising.gain) == pytest.approx((sst2.trend.correlation, -sst2.trend.correlation))
+    assert replace(sst2, points=sst2.points.assign(random=[0.5] * 5 + [np.nan])).untrained is None
+    assert replace(sst2, trend=None).untrained is None
+    (sentence,) = (one for one in score_findings(evidence) if one.startswith("Untrained, "))
+    beside = actual.average.untrained
+    assert beside is not None
+    assert f"{beside.score:+.2f} with" in sentence
+    assert f"has {beside.gain:+.2f}." in sentence
+
+
 def test_the_error_of_an_average_of_one_run_each_is_that_of_independent_tasks(evidence: Evidence) -> None:
     actual = evidence.downstream
     assert actual is not None
