@@ -122,11 +122,10 @@ class TaskScores:
 
     @property
     def untrained(self) -> Untrained | None:
-        """How the same encoders untrained follow the trained ones' loss; None without a trend, or unless all were scored."""
+        """The same encoders untrained beside the trained ones' loss; None without a trend, all scores, or any difference."""
         loss, score, random = (self.compared[column].to_numpy(dtype=float) for column in ("loss", "score", "random"))
-        if self.trend is None or np.isnan(random).any():
-            return None
-        return Untrained(*(rank_correlation(loss, values) for values in (random, score - random)))
+        correlations = Untrained(*(rank_correlation(loss, values) for values in (random, score - random)))
+        return None if self.trend is None or np.isnan((correlations.score, correlations.gain)).any() else correlations
 
     @property
     def beside_words(self) -> Beside:

@@ -325,8 +325,9 @@ def fill_left_out(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def dotted(config: RunConfig) -> dict[str, Any]:
-    """Return a configuration under dotted keys, as ledger values."""
-    return {knob: ledger_value(knob, value) for knob, value in flatten(config.to_dict()).items()}
+    """Return a configuration under dotted keys, as ledger values; packing is that of pairs if the objective judges them."""
+    values = flatten(config.to_dict()) | ({"recipe.packing": "segment_pairs"} if config.recipe.judges_pairs else {})
+    return {knob: ledger_value(knob, value) for knob, value in values.items()}
 
 
 def cell_of(config: RunConfig, tuned: tuple[str, ...], data_fingerprint: str) -> str:

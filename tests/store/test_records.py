@@ -65,6 +65,21 @@ def test_a_ledger_has_the_training_masks_of_every_run_where_any_has_its_own() ->
     assert table["recipe.masking.whole_words"].tolist() == [False, False, True]
 
 
+@pytest.mark.parametrize(
+    ("objective", "packing", "read"),
+    [
+        ("mlm_nsp", "full_sentences", "segment_pairs"),
+        ("mlm_sop", "doc_sentences", "segment_pairs"),
+        ("mlm", "doc_sentences", None),
+    ],
+)
+def test_objectives_that_judge_pairs_stand_in_the_ledger_with_the_packing_that_they_read(
+    objective: str, packing: str, read: str | None
+) -> None:
+    table = ledger([record(config=config(CORPUS, recipe={"objective": objective, "packing": packing}))])
+    assert table["recipe.packing"].tolist() == [read or packing]
+
+
 def test_a_run_of_no_steps_has_no_speed_in_records_of_earlier_versions_either() -> None:
     assert record(tokens_per_second=0.0).tokens_per_second is None
     assert record(tokens_per_second=12.5).tokens_per_second == 12.5
