@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
@@ -18,12 +18,12 @@ from study.base.text import at_budget, joined, printable
 from study.config.sweep import GoalSweep
 from study.counting.architecture import NONE
 from study.evidence.cells import CellResult, by_budget, run_ids_in, shorten_run_ids
-from study.evidence.comparisons import Average, Comparison, Pair
+from study.evidence.comparisons import Average, Comparison, Pair, averages_of
 from study.evidence.downstream import DownstreamEvidence
 from study.evidence.evidence import Evidence
 from study.evidence.gains import Gain, Spending, TokenGain
 from study.evidence.ledgers import UNIQUE_TOKENS
-from study.evidence.paired import Difference, TestedDifference
+from study.evidence.paired import Difference, TestedDifference, adjust_by_holm
 from study.evidence.rate_transfer import RateTransfer
 from study.evidence.score_trends import Verdict as TrendVerdict
 from study.laws.law_fits import LawFit
@@ -362,11 +362,15 @@ def _on_pairs(evidence: Evidence) -> Verdict:
     asked, others = _asked_and_others(evidence)
     kinds = pair_kinds(evidence).values()
     compared = [pair for among in kinds for pair in among if pair.without_order is None]
-    return _over_pairs(evidence, asked, compared, others)
+    return _over_pairs(evidence, asked, compared, evidence.averages, others)
 
 
 def _over_pairs(
-    evidence: Evidence, clauses: Sequence[str], compared: Sequence[Comparison], others: Sequence[str] = ()
+    evidence: Evidence,
+    clauses: Sequence[str],
+    compared: Sequence[Comparison],
+    averages: Sequence[Average] = (),
+    others: Sequence[str] = (),
 ) -> Verdict:
     at_a_glance = len(compared) <= MOST_PAIRS or evidence.averages
     first = ("paired_differences", "loss_by_depth") if at_a_glance else ("loss_by_depth", "paired_differences")
@@ -377,7 +381,7 @@ def _over_pairs(
         certainty = "Losses of encoders that read no word order say nothing of their blocks, so nothing is tested."
         remedy = without_order_remedy(evidence.comparisons.pairs, parts_lacking(evidence.ledger))
         return Verdict(sentence, certainty, remedy, figures, also=also)
-    return Verdict(sentence, _certainty(compared), _change(evidence, compared), figures, also=also)
+    return Verdict(sentence, _certainty(compared, averages), _change(evidence, compared), figures, also=also)
 
 
 Place = Literal["alone", "first", "further"]
@@ -550,19 +554,29 @@ def _where(pair: Pair, place: Place) -> str:
 
 
 def _on_passes(evidence: Evidence) -> Verdict:
-    """How often a text may be read at no significant cost, and what more passes cost the smallest and the largest shape."""
+    """Return what the fewest passes cost, on average over shapes if there are several, and the most in two of the shapes."""
     costs = _costs_of_passes(evidence)
-    least_costly = next((often for often, pairs in costs.items() if _any_decided(pairs)), math.inf)
-    clauses = []
-    if free := [often for often in costs if often < least_costly]:
-        most = max(costs[free[-1]], key=lambda pair: pair.difference.estimate_nats)
-        clauses.append(
-            f"{free[-1]:g} passes over a text cost no significant loss beside new text, at most {_cost(most.difference)}"
-        )
-    if pairs := costs.get(least_costly):
-        both = [f"{_cost(pair.difference)} for {_shape_of(evidence, pair)}" for pair in dict.fromkeys((pairs[0], pairs[-1]))]
-        clauses.append(f"{least_costly:g} passes cost {joined(both)}")
-    return _over_pairs(evidence, clauses, [pair for pairs in costs.values() for pair in pairs])
+    averages, (*fewer, most) = _averages_of_passes(evidence, costs), costs
+    clauses = [_of_passes(often, averages.get(often, costs[often][0])) for often in fewer[:MOST_KINDS]]
+    if averages and clauses:
+        clauses[0] = f"averaged over {plural(len(costs[most]), 'shape')}, {clauses[0]}"
+    ends = dict.fromkeys((costs[most][0], costs[most][-1]))
+    each = [f"{_cost(pair.difference)} for {_shape_of(evidence, pair)}" for pair in ends]
+    pairs = [pair for of_passes in costs.values() for pair in of_passes]
+    return _over_pairs(evidence, [*clauses, f"{most:g} passes cost {joined(each)}"], pairs, [*averages.values()])
+
+
+def _of_passes(often: float, cost: Pair) -> str:
+    none = "" if cost.status == "decided" else "no significant loss beside new text, "
+    return f"{often:g} passes over a text cost {none}{_cost(cost.difference)}"
+
+
+def _averages_of_passes(evidence: Evidence, costs: Mapping[float, Sequence[Comparison]]) -> dict[float, Average]:
+    """Return the average over shapes of each number of passes; empty unless each has one."""
+    averages = {often: averages_of(pairs, evidence.cells) for often, pairs in costs.items()}
+    if any(len(of_passes) != 1 for of_passes in averages.values()):
+        return {}
+    return dict(zip(averages, adjust_by_holm([average for (average,) in averages.values()]), strict=True))
 
 
 def _costs_of_passes(evidence: Evidence) -> dict[float, list[Comparison]]:
@@ -615,15 +629,19 @@ def _of_budgets(evidence: Evidence) -> dict[float, list[Comparison]]:
     return grouped(of_knob, lambda pair: pair.budget.amount)
 
 
-def _certainty(compared: Sequence[Comparison]) -> str:
-    """Return the certainty of a verdict over pairs: the test, and its seeds and sequences."""
-    parts = []
-    if not why_unknown(compared):
-        decided = sum(pair.status == "decided" for pair in compared)
-        counts = f", {decided} significant" if len(compared) > 1 else ""
-        parts.append(f"Tests at 5%, adjusted by Holm over {plural(len(compared), 'pair')}{counts}.")
-    parts.append(_measured_over([pair.difference for pair in compared]))
-    return " ".join(parts)
+def _certainty(compared: Sequence[Comparison], averages: Sequence[Average]) -> str:
+    """Return the certainty of a verdict over pairs, and over their averages if it rests on them: the tests, and their data."""
+    tested = "" if why_unknown(compared) else f"Tests at 5%, adjusted by Holm over {_tested(compared, 'pair')}"
+    if tested and averages:
+        tested += f", and over {_tested(averages, 'average')}"
+    measured = _measured_over([pair.difference for pair in compared])
+    return f"{tested}. {measured}" if tested else measured
+
+
+def _tested(pairs: Sequence[Pair], kind: str) -> str:
+    """Return how many were tested, and how many of several are significant."""
+    significant = sum(pair.status == "decided" for pair in pairs)
+    return plural(len(pairs), kind) + (f", {significant} significant" if len(pairs) > 1 else "")
 
 
 def _measured_over(differences: Sequence[Difference]) -> str:
