@@ -56,6 +56,7 @@ class BenchOptions:
     dropout: float = 0.0
     tokens: int = 1_000_000
     seeds: int = 1
+    preset_alone: bool = False
 
     def resolved_device(self) -> Device:
         """Resolve the device; raises InputError if CUDA is requested but missing."""
@@ -178,5 +179,5 @@ def _race(races: list[RaceCases], options: BenchOptions, results: Path, report: 
     with failures_reported("time to loss", report):
         from study.benching.time_to_loss import measure_time_to_loss  # transformers is installed for benchmarks only
 
-        trainings = results.with_name(f"{results.stem}-time-to-loss")
-        measure_time_to_loss(races, options.tokens, options.seeds, options.resolved_rounds(), trainings, report)
+        trainings, rounds = results.with_name(f"{results.stem}-time-to-loss"), options.resolved_rounds()
+        measure_time_to_loss(races, options.tokens, options.seeds, rounds, trainings, report, options.preset_alone)

@@ -378,12 +378,12 @@ def _timed(of: Finished, seconds: float) -> list[list[float]]:
 
 
 def measure_time_to_loss(
-    races: Sequence[RaceCases], tokens: int, seeds: int, rounds: int, folder: Path, report: Report
+    races: Sequence[RaceCases], tokens: int, seeds: int, rounds: int, folder: Path, report: Report, preset_alone: bool = False
 ) -> None:
-    """Race our variants against run_mlm for every race and seed; trainings that end are kept in `folder`."""
+    """Race our variants, or the first alone, against run_mlm for every race and seed; trainings that end stay in `folder`."""
     for case, our_case in races:
         data, steps = data_of(case), max(1, tokens // case.batch_tokens)
-        raced = list(VARIANTS.items())[: None if our_case.dtype == case.dtype else 1]
+        raced = list(VARIANTS.items())[: 1 if preset_alone or our_case.dtype != case.dtype else None]
         variants = {name: variant.case(our_case) for name, variant in raced if variant.batch != case.batch}
         their_rates: Sequence[float] = THEIR_RATES
         our_rates: dict[str, Sequence[float]] = dict.fromkeys(variants, OUR_RATES)

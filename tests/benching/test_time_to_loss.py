@@ -285,6 +285,9 @@ def test_the_variant_in_small_batches_is_compared_in_tokens(
     rows.clear()
     racing.measure_time_to_loss([RaceCases(large, replace(large, dtype="bf16"))], 64 * 512, 1, 1, tmp_path, rows.append)
     assert [(row["variant"], row["dtype"]) for row in rows] == [("modern", "bf16")], "the parts are told apart in one precision"
+    rows.clear()
+    racing.measure_time_to_loss([RaceCases(large, large)], 64 * 512, 1, 1, tmp_path, rows.append, preset_alone=True)
+    assert [row["variant"] for row in rows] == ["modern"]
 
 
 @pytest.mark.slow
