@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing.connection import Connection
@@ -79,14 +79,11 @@ The first alone races in another precision than theirs.
 RUN_MLM = "run_mlm"
 """Their side's name."""
 
-THEIR_RATES = (1e-3, 2e-3, 4e-3)
-"""The learning rates of run_mlm; the first seed tries all, and more while the best is the least or the greatest."""
+THEIR_RATE, OUR_RATE = 2e-3, 8e-3
+"""The learning rates from which the first seed searches for the best of run_mlm and of ours; others take the first's."""
 
-OUR_RATES = (4e-3, 8e-3, 1.6e-2)
-"""The learning rates of ours, tried alike; the first is the preset's. Other seeds use the first seed's best."""
-
-MOST_BEYOND = 6
-"""The most learning rates that are tried beyond those."""
+MOST_STEPS = 6
+"""The most steps of a search for the best learning rate."""
 
 SMALLEST_BUDGET, GROWTH = 1 / 64, math.sqrt(2)
 """Our smallest budget as a share of theirs, and the ratio of successive budgets."""
@@ -166,6 +163,27 @@ def finished(entry: RaceEntry, folder: Path) -> Finished:
         kept = described | {"curve": in_own_process(train, entry)}
         write_atomically(file, json.dumps(kept, indent=1).encode() + b"\n")
     return Finished(entry, [LossPoint(*point) for point in kept["curve"]])
+
+
+Find = Callable[[RaceEntry, Path], Finished]
+"""Trains an entry at its own learning rate (`finished`) or from it on (`best_rate`), with a folder that keeps trainings."""
+
+
+def best_rate(entry: RaceEntry, folder: Path) -> Finished:
+    """Return the training at the best learning rate: halve the entry's while that lowers the loss, else double it.
+
+    So the best lies between two others, unless MOST_STEPS do not reach it; while trainings diverge, the rate is halved.
+    """
+    best = finished(entry, folder)
+    for factor in (1 / 2, 2):
+        for _ in range(MOST_STEPS):
+            other = finished(replace(best.entry, rate=best.entry.rate * factor), folder)
+            if best.curve and other.loss >= best.loss:
+                break
+            best = other
+        if best.entry.rate != entry.rate:
+            break
+    return best
 
 
 def train(entry: RaceEntry) -> Curve:
@@ -273,18 +291,19 @@ def budgets(steps: int) -> Iterator[int]:
     yield from sorted({max(1, round(steps * GROWTH**-power)) for power in range(growths + 1)})
 
 
-def race(theirs: Finished, case: Case, variant: str, rates: Sequence[float], folder: Path) -> list[Finished]:
+def race(theirs: Finished, case: Case, variant: str, rate: float, find: Find, folder: Path) -> list[Finished]:
     """Train at increasing budgets until one ends at or below their loss, then between it and the one before (HALVINGS).
 
-    Returns the budgets above their loss and the first that is not, if any; each is at its best rate, those between at that of
-    the first found.
+    Returns the budgets above their loss and the first that is not, if any. `find` trains a budget, `best_rate` from the rate of
+    the one before on, `finished` at that rate; those between are at the rate of the first found.
     """
     above: list[Finished] = []
     for steps in budgets(theirs.entry.tokens // case.batch_tokens):
-        best = _best(replace(theirs.entry, side=variant, case=case, steps=steps), rates, folder)
-        if best.loss <= theirs.loss:
-            return _narrowed(above, best, theirs.loss, folder)
-        above.append(best)
+        found = find(replace(theirs.entry, side=variant, case=case, steps=steps, rate=rate), folder)
+        if found.loss <= theirs.loss:
+            return _narrowed(above, found, theirs.loss, folder)
+        above.append(found)
+        rate = found.entry.rate
     return above
 
 
@@ -296,21 +315,6 @@ def _narrowed(above: Sequence[Finished], reached: Finished, loss: float, folder:
         between = finished(replace(reached.entry, steps=steps), folder)
         above, reached = (above, between) if between.loss <= loss else ([*above, between], reached)
     return [*above, reached]
-
-
-def _best(entry: RaceEntry, rates: Sequence[float], folder: Path) -> Finished:
-    """Return the training at the best of `rates`; of several, halve the least or double the greatest while it is the best."""
-    tried = {rate: finished(replace(entry, rate=rate), folder) for rate in rates}
-
-    def best() -> float:
-        return min(tried, key=lambda rate: (tried[rate].loss, rate))
-
-    for _ in range(MOST_BEYOND if len(tried) > 1 else 0):
-        if best() not in (min(tried), max(tried)):
-            break
-        beyond = best() / 2 if best() == min(tried) else best() * 2
-        tried[beyond] = finished(replace(entry, rate=beyond), folder)
-    return tried[best()]
 
 
 def step_seconds(entries: Sequence[RaceEntry], rounds: int) -> list[list[float]]:
@@ -385,16 +389,15 @@ def measure_time_to_loss(
         data, steps = data_of(case), max(1, tokens // case.batch_tokens)
         raced = list(VARIANTS.items())[: 1 if preset_alone or our_case.dtype != case.dtype else None]
         variants = {name: variant.case(our_case) for name, variant in raced if variant.batch != case.batch}
-        their_rates: Sequence[float] = THEIR_RATES
-        our_rates: dict[str, Sequence[float]] = dict.fromkeys(variants, OUR_RATES)
+        their_rate, our_rates, find = THEIR_RATE, dict.fromkeys(variants, OUR_RATE), best_rate
         for seed in range(seeds):
             with failures_reported(f"{case.shape}, seed {seed}", report):
                 prepare(data)
-                theirs = _best(RaceEntry(RUN_MLM, case, data, steps, their_rates[0], seed), their_rates, folder)
+                theirs = find(RaceEntry(RUN_MLM, case, data, steps, their_rate, seed), folder)
                 if not theirs.curve:
                     raise ContenderError(f"run_mlm diverges at a learning rate of {theirs.entry.rate:g}")
-                their_rates = (theirs.entry.rate,)
                 for variant, variant_case in variants.items():
-                    ours = race(theirs, variant_case, variant, our_rates[variant], folder)
-                    our_rates[variant] = (ours[-1].entry.rate,)
+                    ours = race(theirs, variant_case, variant, our_rates[variant], find, folder)
                     report(time_to_loss_row(theirs, ours, *step_seconds([theirs.entry, ours[-1].entry], rounds)))
+                    our_rates[variant] = ours[-1].entry.rate
+                their_rate, find = theirs.entry.rate, finished

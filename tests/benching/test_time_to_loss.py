@@ -25,6 +25,7 @@ from study.benching.time_to_loss import (
     Finished,
     LossPoint,
     RaceEntry,
+    best_rate,
     budgets,
     finished,
     race,
@@ -211,7 +212,7 @@ LONG = Finished(replace(THEIRS.entry, steps=64), [LossPoint(8192, 4.0)])
 
 def test_the_first_budget_wins_at_which_any_rate_is_at_their_loss(tmp_path: Path, trained: list[RaceEntry]) -> None:
     """By the law it is at step 7.4 at the middle rate; seven steps are tried between six and eight."""
-    best = race(LONG, replace(CASE, dtype="bf16"), "modern", (4e-3, 8e-3, 16e-3), tmp_path)
+    best = race(LONG, replace(CASE, dtype="bf16"), "modern", 8e-3, best_rate, tmp_path)
     assert {(each.entry.side, each.entry.case.dtype, each.entry.rate) for each in best} == {("modern", "bf16", 8e-3)}
     assert [each.entry.steps for each in best] == [1, 2, 3, 4, 6, 7, 8]
     assert len(trained) == 3 * 6 + 1
@@ -220,32 +221,39 @@ def test_the_first_budget_wins_at_which_any_rate_is_at_their_loss(tmp_path: Path
 def test_the_gap_between_two_budgets_is_halved_twice(tmp_path: Path, trained: list[RaceEntry]) -> None:
     """The law is at their loss at step 738, between budgets of 707 and 1,000: at 841, and then at 771, it is below."""
     theirs = Finished(replace(THEIRS.entry, steps=8000), [LossPoint(8192, 6 - math.log(738))])
-    best = race(theirs, CASE, "modern", (8e-3,), tmp_path)
+    best = race(theirs, CASE, "modern", 8e-3, finished, tmp_path)
     assert [each.entry.steps for each in best][-2:] == [707, 771]
     assert [each.loss <= theirs.loss for each in best] == [False] * (len(best) - 1) + [True]
 
 
-def test_rates_go_on_while_the_best_is_the_least_or_the_greatest(tmp_path: Path, trained: list[RaceEntry]) -> None:
-    short = Finished(replace(THEIRS.entry, steps=1), [LossPoint(128, 7.0)])
-    for rates, tried in (
-        ((1e-3, 2e-3), [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]),
-        ((16e-3, 32e-3), [16e-3, 32e-3, 8e-3, 4e-3]),
-        ((1e-3,), [1e-3]),
-    ):
-        trained.clear()
-        (best,) = race(short, CASE, "modern", rates, tmp_path / str(len(rates)) / str(rates[0]))
-        assert [entry.rate for entry in trained] == tried
-        assert best.entry.rate == (8e-3 if len(rates) == 2 else 1e-3)
+@pytest.mark.parametrize(
+    ("start", "tried"),
+    [
+        (8e-3, [8e-3, 4e-3, 16e-3]),
+        (2e-3, [2e-3, 1e-3, 4e-3, 8e-3, 16e-3]),
+        (16e-3, [16e-3, 8e-3, 4e-3]),
+        (128e-3, [128e-3, 64e-3, 32e-3, 16e-3, 8e-3, 4e-3]),
+    ],
+)
+def test_rates_are_halved_or_doubled_until_the_best_lies_between_two(
+    start: float, tried: list[float], tmp_path: Path, trained: list[RaceEntry]
+) -> None:
+    """Lower ones are tried where a training diverges."""
+    best = best_rate(replace(LONG.entry, rate=start), tmp_path)
+    assert [entry.rate for entry in trained] == pytest.approx(tried)
+    assert best.entry.rate == pytest.approx(8e-3)
 
 
-def test_lower_rates_are_tried_where_all_diverge_and_the_search_ends(tmp_path: Path, trained: list[RaceEntry]) -> None:
-    short = Finished(replace(THEIRS.entry, steps=1), [LossPoint(128, 7.0)])
-    (best,) = race(short, CASE, "modern", (64e-3, 128e-3), tmp_path)
-    assert [entry.rate for entry in trained] == [64e-3, 128e-3, 32e-3, 16e-3, 8e-3, 4e-3]
-    assert best.entry.rate == 8e-3
-    trained.clear()
-    race(short, CASE, "modern", (1000.0, 2000.0), tmp_path)
-    assert len(trained) == 2 + racing.MOST_BEYOND
+def test_a_search_among_rates_that_diverge_ends(tmp_path: Path, trained: list[RaceEntry]) -> None:
+    assert not best_rate(replace(LONG.entry, rate=1000.0), tmp_path).curve
+    assert len(trained) == 1 + racing.MOST_STEPS
+
+
+def test_a_budget_begins_at_the_best_rate_of_the_one_before(tmp_path: Path, trained: list[RaceEntry]) -> None:
+    """The first climbs from 1e-3 to 8e-3 in six trainings; each of the others tries it and its two neighbours."""
+    race(LONG, CASE, "modern", 1e-3, best_rate, tmp_path)
+    by_budget = Counter(entry.steps for entry in trained)
+    assert (by_budget[1], by_budget[2], by_budget[3]) == (6, 3, 3)
 
 
 def test_a_training_that_diverges_is_kept_and_loses(tmp_path: Path, trained: list[RaceEntry]) -> None:
@@ -304,8 +312,8 @@ def test_the_command_races_every_variant_and_draws_the_curves(
     study: Any, small_text: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(racing, "in_own_process", lambda function, *arguments: function(*arguments))
-    monkeypatch.setattr(racing, "THEIR_RATES", (1e-3, 2e-3))
-    monkeypatch.setattr(racing, "OUR_RATES", (4e-3, 8e-3))
+    monkeypatch.setattr(racing, "THEIR_RATE", 1e-3)
+    monkeypatch.setattr(racing, "OUR_RATE", 4e-3)
     size = ("--shapes", "1x64", "--vocabulary", "200", "--batch", 8, "--sequence-length", 16, "--dtype", "fp32")
     options = (*size, "--tokens", 8 * 16 * 24, "--threads", 1, "--device", "cpu", "--into", tmp_path / "bench", "--json")
     status, out, err = study("bench", "--only", "time-to-loss", *options)
