@@ -300,11 +300,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         return loss
 
     def _loss_of(self, batch: Tensor) -> Tensor:
-        """Return the mean loss over this rank's masked positions, mixed with any teacher's, plus that over its pairs if any.
-
-        Gradients of ranks are averaged with equal weights. Ranks have equally many masked positions, except in sequences with
-        few ordinary tokens.
-        """
+        """Return the mean loss over masked positions, mixed with any teacher's, plus that over pairs if any."""
         recipe = self.config.recipe
         pairs = Pairs.of(batch) if recipe.reads_pairs else None
         tokens, segments = (batch, None) if pairs is None else (pairs.tokens, pairs.segments)
@@ -319,7 +315,18 @@ class MaskedLanguageModelling(pl.LightningModule):
         if pairs is not None and judges:
             first_Bx1xH, hidden = (part.contiguous() for part in hidden.tensor_split([1], 1))
             added = [*added, self.model.pair_loss(first_Bx1xH[:, 0], pairs.labels)]
-        return sum(added, self._predicted_loss(hidden, masked.labels, *predicted))
+        loss = self._predicted_loss(hidden, masked.labels, *predicted)
+        if self.trainer.world_size > 1:
+            loss = loss * self._weight_of(masked.labels, self.trainer.world_size)
+        return sum(added, loss)
+
+    def _weight_of(self, labels_BxK: Tensor, ranks: int) -> Tensor:
+        """Return this rank's share of all labels times the number of ranks, since gradients are averaged with equal weights.
+
+        It is 1 unless padding, or sequences of few ordinary tokens, leave some ranks fewer labels.
+        """
+        own = (labels_BxK != IGNORED).sum().float()
+        return own * ranks / self.trainer.strategy.reduce(own.clone(), reduce_op="sum")
 
     def _draws(self, positions_BxK: Tensor) -> Tensor:
         """Return a draw for each masked position, whatever the number of ranks."""
@@ -381,7 +388,7 @@ class MaskedLanguageModelling(pl.LightningModule):
                 group["lr"], group["capturable"] = float(group["lr"]), False
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Log a due row; throughput excludes an attempt's first step, which builds kernels."""
+        """Log a due row; speeds leave out an attempt's first step, which builds kernels."""
         self.log_due_row()
         if self._starting:
             self._row_started, self._row_step, self._starting = time.perf_counter(), self.steps_done, False
@@ -398,14 +405,14 @@ class MaskedLanguageModelling(pl.LightningModule):
             raise FloatingPointError(
                 f"the training loss is {mean.item()} in the {plural(self.log_every_steps, 'step')} to step {self.steps_done}"
             )
-        recipe, last_step = self.config.recipe, self.steps_done - 1
+        recipe, last_step, speeds = self.config.recipe, self.steps_done - 1, self._throughput()
         self._log_row(
             {
                 "train/loss": mean.item(),
                 "train/gradient_norm": self.gradient_norm.item(),
                 "recipe/learning_rate": recipe.learning_rate * learning_rate_factor(last_step, self.config.steps, recipe),
             }
-            | self._throughput()
+            | ({} if self._starting else speeds)
         )
 
     def _throughput(self) -> dict[str, float]:

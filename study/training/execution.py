@@ -1,7 +1,8 @@
 """Execution of a run: device, threads, kernels, and the meaning of precision `auto`.
 
-Devices and threads change a run's last bits, `auto` its precision; the record stores them. A resumed run keeps its
-precision and, on a CPU, its number of threads.
+Threads and the number of devices change a run's last bits, and its dropout, which each device draws; a GPU draws other masks
+than a CPU; `auto` changes its precision. The record stores them. A resumed run keeps its precision and, on a CPU, its number of
+threads.
 """
 
 from __future__ import annotations
@@ -63,6 +64,9 @@ class Execution:
         if config.batch_sequences % self.devices:
             place, batch = "recipe.batch_tokens", config.batch_sequences
             raise InputError.at(place, f"{batch} sequences a batch cannot be divided evenly among {self.devices} devices")
+        if self.devices > 1 and config.recipe.pads and (config.recipe.detects_replaced or config.recipe.teacher_run):
+            unequal = "leaves devices unequal numbers of tokens, by which objective rtd and teachers weigh no loss"
+            raise InputError.at("recipe.packing", f"doc_sentences {unequal}; use one device, or full_sentences")
         if config.data.validation_sequences < self.devices:
             place, few = "data.validation_sequences", f"are fewer than the {self.devices} devices of a run"
             raise InputError.at(place, f"{config.data.validation_sequences} {few}, each of which validates some; set more")

@@ -794,6 +794,27 @@ def test_two_ranks_and_one_give_the_same_losses_though_they_stopped_between_two_
     assert json.loads(folder.record_file.read_text())["state"] == "COMPLETED"
 
 
+def test_the_first_step_of_an_attempt_has_no_speed(corpus: Path, tmp_path: Path) -> None:
+    first, *others = trained(tmp_path / "run", brief(corpus)).metrics()
+    assert not {*first} & {*TIMINGS}
+    assert all({*TIMINGS} <= {*row} for row in others if "train/loss" in row)
+
+
+def test_two_ranks_and_one_give_padded_sequences_the_same_weights(corpus: Path, tmp_path: Path) -> None:
+    """Two thirds of the documents have three words, so that ranks have unequal numbers of masked positions."""
+    texts = corpus.read_text().split("\n\n")
+    short = tmp_path / "short.txt"
+    short.write_text("\n\n".join(" ".join(text.split()[: 3 if n % 3 else 40]) for n, text in enumerate(texts)))
+    recipe = {"packing": "doc_sentences", "batch_tokens": 64}
+    wanted = brief(short, recipe=recipe, data={"validation_sequences": 8})
+    alone, folder = trained(tmp_path / "alone", wanted), run_folder(tmp_path / "together", wanted)
+    folder.write_config(wanted)
+    assert ranks_said(folder) == ["COMPLETED", "COMPLETED"]
+    for one, other in zip(rows(folder), rows(alone), strict=True):
+        for key in set(one) & {"train/loss", "val/loss", "train/gradient_norm"}:
+            assert one[key] == pytest.approx(other[key], abs=1e-4), (key, one["trainer/step"])
+
+
 def sleep_in_first_step(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     original = MaskedLanguageModelling.training_step
 
@@ -844,6 +865,10 @@ def test_devices_without_a_part_of_the_batch_or_of_validation_are_refused(corpus
         Execution("cpu", devices=3).check(config(corpus))
     with pytest.raises(InputError, match=r"data\.validation_sequences: 3 are fewer than the 4 devices of a run"):
         Execution("cpu", devices=4).check(config(corpus, data={"validation_sequences": 3}))
+    padded = config(corpus, recipe={"packing": "doc_sentences", "objective": "rtd"})
+    Execution("cpu").check(padded)
+    with pytest.raises(InputError, match=r"recipe\.packing: doc_sentences leaves devices unequal numbers of tokens"):
+        Execution("cpu", devices=2).check(padded)
 
 
 def test_only_what_a_run_wrote_is_removed_when_it_ends(corpus: Path, tmp_path: Path) -> None:
