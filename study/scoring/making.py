@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
-
 from study.base.durable_files import retry_write
 from study.base.errors import InputError
 from study.config.score_config import ScoreConfig
@@ -28,7 +26,7 @@ from study.store.sweep_folder import SweepFolder
 from study.training.attempts import Preempted, StopSignal, in_attempt
 from study.training.callbacks import Watchdog
 from study.training.checkpoints import newest_whole_checkpoint, precision_of, resumed
-from study.training.execution import Execution, environment, peak_memory_bytes, release_models
+from study.training.execution import Execution, environment, forget_peak_memory, peak_memory_bytes, release_models
 from study.training.run import failure_of, tidy
 
 Facts = dict[str, Any]
@@ -68,8 +66,7 @@ def score(
     def begin() -> Ending | None:
         if (record := folder.score()) is not None:
             return record.state
-        if execution.device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
+        forget_peak_memory(execution)
         folder.write_settings(config)
         return None
 

@@ -23,7 +23,7 @@ import torch
 
 from study.base.durable_files import is_there
 from study.base.errors import InputError
-from study.base.machine import peak_resident_bytes, processor_line, processor_name
+from study.base.machine import forget_peak_resident, peak_resident_bytes, processor_line, processor_name
 from study.config.resources import AskedKernels, Kernels
 from study.config.run_config import RunConfig
 from study.counting.memory import AskedPrecision, Device, Precision
@@ -159,10 +159,18 @@ def peak_flops_per_second(execution: Execution, precision: Precision) -> float |
 
 
 def peak_memory_bytes(execution: Execution) -> int:
-    """Return this process's peak memory, on its GPU if it uses one."""
+    """Return this process's peak memory since `forget_peak_memory`, on its GPU if it uses one."""
     if execution.device == "cuda":
         return int(torch.cuda.max_memory_allocated())
     return peak_resident_bytes()
+
+
+def forget_peak_memory(execution: Execution) -> None:
+    """Let the peak begin anew for another job of this process."""
+    if execution.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        forget_peak_resident()
 
 
 def environment(execution: Execution, precision: Precision) -> Environment:

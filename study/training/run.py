@@ -32,7 +32,7 @@ from study.store.work_folder import WorkFolder, written_in
 from study.training.attempts import Preempted, StopSignal, in_attempt
 from study.training.callbacks import Pruned, Watchdog
 from study.training.checkpoints import newest_whole_checkpoint, resumed
-from study.training.execution import Execution, environment, peak_memory_bytes
+from study.training.execution import Execution, environment, forget_peak_memory, peak_memory_bytes
 from study.training.trained_runs import starting_weights
 from study.training.trainer import Trained, Training, rank
 
@@ -277,6 +277,7 @@ class _Rank:
         if (record := folder.record()) is not None:
             tidy(folder, record.state)
             return record.state
+        forget_peak_memory(self.training.execution)
         retry_write(lambda: folder.write_config(self.training.config))
         return None
 

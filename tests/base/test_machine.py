@@ -12,7 +12,15 @@ import pytest
 import torch
 
 from study.base import machine
-from study.base.machine import WAITING, busy_share, cores, garbage_collection_paused, peak_resident_bytes, rest_at_barriers
+from study.base.machine import (
+    WAITING,
+    busy_share,
+    cores,
+    forget_peak_resident,
+    garbage_collection_paused,
+    peak_resident_bytes,
+    rest_at_barriers,
+)
 from study.training.execution import Execution, peak_flops_per_second, processor
 
 
@@ -48,10 +56,21 @@ def test_a_machine_is_busy_by_what_is_not_idle(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_peak_is_in_bytes_whatever_the_system_counts_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert peak_resident_bytes() == pytest.approx(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, rel=0.1)
-    linux = peak_resident_bytes()
+    counted = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    monkeypatch.setattr(machine, "OWN_STATUS", "missing")
+    assert peak_resident_bytes() == pytest.approx(1024 * counted, rel=0.1)
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert 1024 * peak_resident_bytes() == pytest.approx(linux, rel=0.1)
+    assert peak_resident_bytes() == pytest.approx(counted, rel=0.1)
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="this system forgets no peak")
+def test_the_peak_of_a_job_is_not_that_of_the_one_before() -> None:
+    """A process does many jobs, of which the second takes 200 MB less."""
+    large = bytearray(200_000_000)
+    assert (first := peak_resident_bytes()) > len(large)
+    del large
+    forget_peak_resident()
+    assert peak_resident_bytes() < first - 150_000_000
 
 
 @pytest.mark.parametrize(
