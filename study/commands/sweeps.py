@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from study.base.errors import InputError, check_all, nearest
+from study.base.errors import InputError, check_all, nearest, shown
 from study.base.shipped import shipped
 from study.base.text import echo, pasted
 from study.commands.options import (
@@ -51,8 +51,11 @@ TEMPLATE = Path(__file__).with_name("new_sweep.yaml")
 def new(name: str, like: str | None) -> None:
     """Write a commented sweep file, NAME.yaml, to start from."""
     from study.base.durable_files import write_once
+    from study.config.sweep import NAME, NO_NAME
 
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+    if not NAME.fullmatch(file.stem):
+        raise InputError.at("NAME", f"{shown(file.stem)} {NO_NAME}")
     if not file.parent.is_dir():
         raise InputError.at(str(file.parent), "is not a folder; create it first")
     text = (
@@ -115,9 +118,11 @@ def notebook(name: str | None, folder: Path | None, into: Path | None) -> None:
         return
     if find_spec("marimo") is None:
         raise InputError.at("study notebook", "needs marimo: pip install 'scaling-study[notebooks]'")
+    if folder is not None and not folder.is_dir():
+        raise InputError.at("--folder", f"{shown(str(folder))} is not a folder; give that of a sweep's results")
     given = {} if folder is None else {"STUDY_RESULTS": str(folder)}  # marimo splits arguments at =, and reads 1e5 as a number
-    shown = subprocess.run([sys.executable, "-m", "marimo", "run", "--token", str(file)], env=os.environ | given, check=False)
-    sys.exit(shown.returncode)
+    opened = subprocess.run([sys.executable, "-m", "marimo", "run", "--token", str(file)], env=os.environ | given, check=False)
+    sys.exit(opened.returncode)
 
 
 def _summary(notebook: Path) -> str:

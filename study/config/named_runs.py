@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
-from study.base.errors import shown
+from study.base.errors import nearest, shown
 from study.base.quantities import plural
 from study.base.schema import number_in, whole
 from study.counting.layer_losses import NO_LOSSES, LayerLosses, layers_as_text
@@ -114,6 +114,30 @@ _VALUES = {"layers": r"last|uniform|\d{1,4}-\d{1,4}(?:,\d{1,4}-\d{1,4})*", "rela
 _TEACHER = re.compile(_RUN + "".join(f"(?::{name}=(?P<{name}>{_VALUES.get(name, '[0-9.e+-]+')}))?" for name in USUAL))
 
 
+_EXAMPLES = {
+    "start": (*(f":{keep}" for keep in SPREADS), ":0,2,4", *(f":grow={how}" for how in get_args(Grow))),
+    "teacher": tuple(f":{name}={value}" for name, value in (USUAL | {"weight": 0.9, "temperature": 2}).items()),
+}
+"""What may follow a run: one of these of a start, several of a teacher in this order."""
+
+
+def why_no_run(knob: str, named: str) -> str:
+    """Return why the text of a start or teacher cannot be read: it names no run, or what follows the run is not known."""
+    run, *parts = named.split(":")
+    if run_folder(run) is None:
+        how = f"perhaps with {' or '.join(_EXAMPLES[knob])}"
+        return f"is neither {NO_RUN[knob]} nor the folder of a run; write results/mine/runs/<run id>, {how}"
+    for part in parts:
+        if not _may_follow(knob, part):
+            return f"has {shown(f':{part}')} after its run; {nearest(f':{part}', [*_EXAMPLES[knob]])}"
+    return f"has more after its run than may follow it; known: {' or '.join(_EXAMPLES[knob])}, in this order"
+
+
+def _may_follow(knob: str, part: str) -> bool:
+    """Whether a run may be followed by a part alone."""
+    return (_START if knob == "start" else _TEACHER).fullmatch(f"{'0' * 16}:{part}") is not None
+
+
 def run_folder(named: str) -> Path | None:
     """Return the folder of a run by its path; None for other text."""
     match = re.fullmatch(_RUN, named)
@@ -157,11 +181,18 @@ def cell_as_text(knob: str, value: object) -> object:
     beside = _BESIDE_CELL[knob]
     if unknown := [key for key in value if key not in ("cell", *beside)]:
         raise ValueError(f"has {shown(unknown[0])} beside cell; known: {', '.join(beside)}")
-    given = (f":{'' if key == 'keep' else f'{key}='}{_as_text(value[key])}" for key in beside if key in value)
-    text = "".join((f"cell {value.get('cell')}", *given))
+    given = {key: f"{'' if key == 'keep' else f'{key}='}{_as_text(value[key])}" for key in beside if key in value}
+    if odd := [key for key, part in given.items() if not _may_follow(knob, part)]:
+        known = [example.rpartition("=")[2].lstrip(":") for example in _EXAMPLES[knob] if _is_of(example, odd[0])]
+        raise ValueError(f"has {odd[0]} {shown(value[odd[0]])} beside cell; give one such as {' or '.join(known)}")
+    text = ":".join((f"cell {value.get('cell')}", *given.values()))
     if cell_in(text) is None:
         raise ValueError(f"has {shown(value.get('cell'))} for a cell; give one of the names under cells")
     return text
+
+
+def _is_of(example: str, key: str) -> bool:
+    return example.startswith(f":{key}=") if key != "keep" else "=" not in example
 
 
 def _as_text(value: object) -> object:

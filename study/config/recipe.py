@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from study.base.schema import Count, Index, NonNegative, Positive, Share, Strict, Text
-from study.config.named_runs import NO_RUN, InitFrom, Teacher, parse_start, parse_teacher
+from study.config.named_runs import NO_RUN, InitFrom, Teacher, parse_start, parse_teacher, why_no_run
 from study.counting.memory import AskedPrecision, WeightFormat
 
 Initialisation = Literal["bert", "unit_stream"]
@@ -76,10 +76,6 @@ class TrainingMasking(Strict):
     random_share: Share | None = None
     whole_words: bool = False
     static_copies: Annotated[Index, Field(le=2**31)] = 0
-
-
-_EXAMPLES = {"weight": 0.9, "temperature": 1, "hidden_cosine": 1, "hidden_mse": 1, "attention": 1, "relations": 1}
-"""Settings of a teacher, as a message shows them."""
 
 
 def _check_teacher(teacher: Teacher) -> None:
@@ -171,8 +167,7 @@ class Recipe(Strict):
     @classmethod
     def _start_is_a_run(cls, start: str) -> str:
         if start != NO_RUN["start"] and parse_start(start) is None:
-            remedy = "write results/mine/runs/<run id>, perhaps with :last, :spread or :0,2,4"
-            raise ValueError(f"is neither fresh nor the folder of a run; {remedy}")
+            raise ValueError(why_no_run("start", start))
         return start
 
     @field_validator("teacher")
@@ -183,11 +178,7 @@ class Recipe(Strict):
         except ValueError:
             raise ValueError("has a weight or a temperature that is not a number") from None
         if named != NO_RUN["teacher"] and teacher is None:
-            raise ValueError(
-                "is neither none nor the folder of a run; write results/mine/runs/<run id>, perhaps with "
-                + " or ".join(f":{name}={value:g}" for name, value in _EXAMPLES.items())
-                + ", in this order"
-            )
+            raise ValueError(why_no_run("teacher", named))
         if teacher is not None:
             _check_teacher(teacher)
         return named

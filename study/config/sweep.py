@@ -45,6 +45,9 @@ from study.counting.parameters import SizeCount
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """The pattern of a sweep's name: a folder, a W&B group and a title."""
 
+NO_NAME = "cannot name a folder: letters, digits, '_', '.' and '-', at most 64"
+"""What is said of a name without that pattern."""
+
 
 class Budgets(Strict):
     """The budgets of a sweep, each a separate cell: lists of values in any unit of a run's budget."""
@@ -209,7 +212,7 @@ class SweepBase(Strict):
     @classmethod
     def _name_is_safe(cls, name: str) -> str:
         if not NAME.fullmatch(name):
-            raise ValueError("cannot name a folder: letters, digits, '_', '.' and '-', at most 64")
+            raise ValueError(f"{NO_NAME}; give another, as in name=mine; without one, the file's name is taken")
         return name
 
     @field_validator("*")

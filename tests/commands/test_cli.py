@@ -22,6 +22,7 @@ from click.shell_completion import ShellComplete
 
 from study.cli import HOMES, TITLES, commands
 from study.commands.options import FiniteRange, OutputFolder
+from study.commands.sweeps import TEMPLATE
 from study.config.sweep_files import read_sweep
 from study.laws.catalogue import LAWS
 from study.planning.plan import Plan
@@ -71,8 +72,21 @@ def test_a_new_sweep_file_can_be_planned_and_replaces_none(study: Any, tmp_path:
     assert study("new", "nowhere/mine")[2] == "error: nowhere: is not a folder; create it first\n"
     assert study("new", "norms", "--like", "norm")[0] == 0
     assert Path("norms.yaml").read_text() == (ROOT / "sweeps" / "norm.yaml").read_text()
-    assert study("new", "my own")[1] == "my own.yaml: edit its question and values, then: study plan 'my own.yaml'\n"
+    assert "NAME: 'my own' cannot name a folder" in study("new", "my own")[2]
+    Path("norms.yaml").rename("my own.yaml")
+    assert "name: 'my own' cannot name a folder: letters" in study("plan", "my own.yaml")[2]
+    assert study("plan", "my own.yaml", "name=mine")[0] == 0
     assert study("new", "more", "--like", "nrom")[2] == "error: --like: 'nrom' is not known; did you mean 'norm'?\n"
+
+
+@pytest.mark.parametrize("key", ["vary", "downstream", "resources"])
+def test_what_a_new_sweep_file_offers_can_be_planned(key: str, tmp_path: Path) -> None:
+    text = TEMPLATE.read_text()
+    offered = text.replace(f"\n# {key}:", f"\n{key}:")
+    assert offered != text
+    (file := tmp_path / "mine.yaml").write_text(offered)
+    spec, _ = read_sweep(file)
+    assert len(Plan(spec).cells) == 6 * (2 if key == "vary" else 1)
 
 
 def test_a_notebook_is_listed_copied_and_opened_on_a_folder(
@@ -97,6 +111,9 @@ def test_a_notebook_is_listed_copied_and_opened_on_a_folder(
 
     monkeypatch.setattr("subprocess.run", run)
     monkeypatch.delenv("STUDY_RESULTS", raising=False)
+    assert "--folder: 'results/nope' is not a folder" in study("notebook", "scaling_laws", "--folder", "results/nope")[2]
+    monkeypatch.chdir(tmp_path)
+    Path("results/lr=1e-3").mkdir(parents=True)
     study("notebook", "scaling_laws", "--folder", "results/lr=1e-3")
     study("notebook", "scaling_laws")
     marimo = ["-m", "marimo", "run", "--token", f"{ROOT}/analysis/scaling_laws.py"]

@@ -192,5 +192,5 @@ def test_growth_is_part_of_a_runs_name(corpus: Path, source: RunFolder) -> None:
     check_trained_runs([started(corpus, start) for start in starts[1:]])
     with pytest.raises(InputError, match="or grow"):
         check_trained_runs([started(corpus, starts[0])])
-    with pytest.raises(InputError, match="neither fresh nor the folder of a run"):
+    with pytest.raises(InputError, match="has ':grow=wild' after its run; did you mean ':grow=even'"):
         started(corpus, f"{source.path}:grow=wild")

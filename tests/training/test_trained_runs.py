@@ -352,7 +352,8 @@ def test_a_teacher_is_known_by_its_run_weight_and_temperature_wherever_it_lies(c
     ("teacher", "message"),
     [
         ("0123", "is neither none nor the folder of a run"),
-        ("0123456789abcdef:temperature=1:weight=0.5", "is neither none nor the folder of a run"),
+        ("0123456789abcdef:temperature=1:weight=0.5", "has more after its run than may follow it; .*, in this order"),
+        ("0123456789abcdef:temprature=2", "has ':temprature=2' after its run; did you mean ':temperature=2'"),
         ("0123456789abcdef:weight=1.2.3", "has a weight or a temperature that is not a number"),
         ("0123456789abcdef:weight=0", "needs a weight above 0 and at most 1"),
         ("0123456789abcdef:weight=0:temperature=2:hidden_mse=1", "has a temperature 2, which changes nothing at weight 0"),
@@ -546,7 +547,7 @@ def test_layers_that_a_teacher_cannot_match_are_reported_before_anything_is_spen
     assert "hidden_cosine needs equal widths" in refusal_of(taught(corpus, f"{source.path}:hidden_cosine=1"))
     check_trained_runs([taught(corpus, f"{source.path}:hidden_mse=1")])
     for wrong, message in {
-        ":hidden_mse=1:layers=middle": "is neither none nor the folder of a run",
+        ":hidden_mse=1:layers=middle": "has ':layers=middle' after its run; did you mean ':layers=last'",
         ":relation_heads=4": "has relation_heads 4 without relations",
         ":layers=uniform": "matches layers uniform by no loss",
         ":hidden_mse=-1": "has hidden_mse -1; the weight of a loss is a number from 0",
@@ -566,6 +567,10 @@ def test_a_sweep_spells_losses_between_layers_and_growth_as_mappings() -> None:
     assert named.identity == f"{'0' * 16}:weight=0:hidden_mse=1:layers=1-2,2-4"
     with pytest.raises(ValueError, match="has 'hidden' beside cell; known: weight, temperature, hidden_cosine"):
         cell_as_text("teacher", {"cell": "deep", "hidden": 1})
+    with pytest.raises(ValueError, match="has keep 'middle' beside cell; give one such as first or last or spread or 0,2,4"):
+        cell_as_text("start", {"cell": "deep", "keep": "middle"})
+    with pytest.raises(ValueError, match=r"has weight 'half' beside cell; give one such as 0\.9"):
+        cell_as_text("teacher", {"cell": "deep", "weight": "half"})
 
 
 def test_what_a_teacher_cannot_give_is_reported_before_anything_is_spent(
