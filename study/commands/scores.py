@@ -290,12 +290,16 @@ def compress(
 
 
 def _folder(name: Path, results: Path) -> Path:
-    """Return an existing folder, else that of the run in `results` with this id or prefix; raises InputError without either."""
-    from study.store.sweep_folder import runs_of_id
+    """Return an existing folder, else that of the run with this id or prefix in `results`, or in a packed sweep by its path.
+
+    Raises InputError without either.
+    """
+    from study.store.sweep_folder import SweepFolder, runs_of_id
 
     if is_there(name):
         return name
-    if runs := runs_of_id(str(name), results):
+    packed = SweepFolder(name.parent.parent).runs(name.name) if name.parent.name == "runs" else []
+    if runs := packed or runs_of_id(str(name), results):
         return runs[0].path
     raise InputError.at(str(name), f"is neither a folder nor the id of a run in {results}; `study status` lists runs")
 

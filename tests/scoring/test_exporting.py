@@ -242,5 +242,8 @@ def test_of_a_sweep_of_several_runs_one_is_to_be_named(study: Any, place: Path, 
     status, out, err = study("export", second.run_id[:6], "--into", tmp_path / "new", "--results", place / "results")
     assert (status, err) == (0, "")
     assert "MegatronBertForMaskedLM" in out
+    assert study("pack", SweepFolder.of(first).path, "--delete-weights")[0] == 0
+    _, _, err = study("export", first.path, "--into", tmp_path / "packed")
+    assert "weights.safetensors: does not exist, but the weights are needed; its sweep is packed" in err
     _, _, err = study("export", "0" * 16, "--into", tmp_path / "none", "--results", place / "results")
     assert f"is neither a folder nor the id of a run in {place / 'results'}; `study status` lists runs" in err
