@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from study.base.errors import InputError, Problem, near, nearest, shown
@@ -248,10 +248,22 @@ def _paths(model: type[Strict]) -> Iterator[str]:
 
 
 def _model_at(model: type[Strict], location: tuple[str | int, ...]) -> type[Strict]:
+    annotation: object = model
     for part in location:
         if part in (keys := model.known_keys()):
-            model = next(_models_in(keys[str(part)]), model)
+            annotation = keys[str(part)]
+        else:
+            annotation = next(_tagged(annotation, str(part)), annotation)
+        model = next(_models_in(annotation), model)
     return model
+
+
+def _tagged(annotation: object, tag: str) -> Iterator[object]:
+    """Yield the member of a union that has a tag."""
+    if Tag(tag) in getattr(annotation, "__metadata__", ()):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _tagged(part, tag)
 
 
 def _part(annotation: object) -> type[Strict] | None:

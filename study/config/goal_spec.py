@@ -9,7 +9,9 @@ from typing import Annotated, Literal, Self, TypeAlias
 import numpy as np
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
+from study.base.errors import near, shown
 from study.base.schema import OneOrSeveral, Positive, Several, Strict, whole
+from study.config.knobs import KNOBS
 from study.config.search_spec import Value
 from study.config.shape_spec import Depth, FfnRatio, Width
 from study.counting.architecture import SIZES
@@ -93,8 +95,11 @@ class DecisionGoal(Strict):
     @field_validator("decide")
     @classmethod
     def _is_compared_in_nats(cls, knob: str) -> str:
-        if knob not in SOLVED and not knob.startswith(("architecture.", "recipe.")):
-            raise ValueError(f"is {knob!r}; give {' or '.join(SOLVED)}, or a knob such as recipe.masking.rate")
+        known = [*SOLVED, *(one for one in KNOBS if one.startswith(("architecture.", "recipe.")))]
+        if knob not in known and not knob.startswith("recipe.budget"):
+            best = near(knob, known)
+            hint = f"did you mean {best!r}?" if best else "write one, or a knob such as recipe.masking.rate"
+            raise ValueError(f"is neither {' nor '.join(SOLVED)}, nor a knob of architecture or recipe; {hint}")
         if knob.startswith("recipe.budget"):
             raise ValueError("is the budget, which a decision holds equal; forecast a loss to compare budgets")
         if knob in _UNLIKE:
@@ -147,7 +152,9 @@ def _one_goal(values: object) -> object:
         return values
     named = [kind for kind in _KINDS if kind in values]
     if len(named) != 1:
-        raise ValueError(f"needs exactly one of {', '.join(_KINDS)}, not {', '.join(named) or 'none'}")
+        meant = [(key, best) for key in values if (best := near(str(key), [*_KINDS]))] if not named else []
+        hint = f"; for {shown(meant[0][0])}, did you mean {meant[0][1]!r}?" if meant else ""
+        raise ValueError(f"needs exactly one of {', '.join(_KINDS)}, not {', '.join(named) or 'none'}{hint}")
     return values
 
 
