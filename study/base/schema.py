@@ -71,6 +71,7 @@ def each_once(values: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
     for value, count in Counter(values).items():
         if count > 1:
             repeated = value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
+            repeated = whole(value) if isinstance(value, float) else repeated
             raise ValueError(f"holds {shown(repeated)} twice; list it once")
     return values
 

@@ -271,7 +271,10 @@ class RunConfig(Strict):
         if architecture.positions < length:
             raise ValueError(f"architecture.positions {architecture.positions} is below data.sequence_length {length}")
         if recipe.batch_tokens % length:
-            raise ValueError(f"recipe.batch_tokens {recipe.batch_tokens} is not a multiple of data.sequence_length {length}")
+            below = recipe.batch_tokens // length * length
+            remedy = f"give {f'{below} or ' if below else ''}{below + length}"
+            of_length = f"is not a multiple of data.sequence_length {length}; {remedy}"
+            raise ValueError(f"recipe.batch_tokens {recipe.batch_tokens} {of_length}")
         if recipe.unique_tokens is not None and recipe.unique_tokens < 2 * length:
             raise ValueError(f"recipe.unique_tokens {recipe.unique_tokens:g} are less than two sequences of {length}")
 

@@ -232,7 +232,7 @@ def test_training_masks_said_as_those_of_validation_rename_no_run() -> None:
             "",
             "architecture.position_encoding rotary rotates pairs of numbers, but width 16 in 16 heads gives 1 each",
         ),
-        ({"recipe": {"batch_tokens": 100}}, "", "recipe.batch_tokens 100 is not a multiple of data.sequence_length 16"),
+        ({"recipe": {"batch_tokens": 100}}, "", "is not a multiple of data.sequence_length 16; give 96 or 112"),
         ({"recipe": {"budget": {"steps": None, "tokens": 100}}}, "", "pays for 100 tokens, less than one batch of 128"),
         ({"recipe": {"budget": {"tokens": 1e6}}}, "recipe.budget", "needs exactly one of tokens, steps, flops"),
         ({"recipe": {"budget": {"steps": None}}}, "recipe.budget", "not none"),

@@ -220,7 +220,7 @@ RUN = "results/a/runs/0123456789abcdef"
          "shapes (1-8-1-32)", "occurs twice"),
         ({"shapes": {"grid": None, "iso_parameters": [2e5, 2.01e5], "depth": [1]}},
          "shapes (1-128-2-512)", "occurs twice"),
-        ({"shapes": {"grid": {"ffn": None}, "ffn_ratio": [2, 2.0]}}, "shapes.ffn_ratio", "holds 2.0 twice"),
+        ({"shapes": {"grid": {"ffn": None}, "ffn_ratio": [2, 2.0]}}, "shapes.ffn_ratio", "holds 2 twice"),
         ({"vary": {"recipe.dropout": ["1e-1", 0.1]}}, "vary.recipe.dropout", "holds 0.1 twice"),
         ({"vary": {"recipe.dropout": [0, 0]}}, "vary.recipe.dropout", "holds 0 twice"),
         ({"vary": {"recipe.start": ["fresh", RUN, f"{RUN}:first"]}}, "vary", "start=0123456789abcdef:first occurs twice"),
