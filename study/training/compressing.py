@@ -16,11 +16,13 @@ from study.config.recipe import Budget, Recipe
 from study.config.run_config import RunConfig
 from study.counting.memory import WeightFormat
 from study.data.prepared import PreparedData
+from study.store.ownership import work_lock
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.training.attempts import StopSignal
 from study.training.execution import Execution
 from study.training.run import train
+from study.training.stepless_runs import is_made, put_failure_aside, require_completed
 from study.training.trained_runs import check_trained_runs
 
 METHODS = {
@@ -168,9 +170,9 @@ def compress(
 
 
 def _made(config: RunConfig, run: RunFolder, sweep: str, execution: Execution) -> RunFolder:
-    train(config, run, sweep, execution.of(config), StopSignal())
-    record = run.record()
-    if record is None or record.state != "COMPLETED":
-        why = "another process works on it" if record is None else f"{record.state}: {record.reason}"
-        raise InputError.at(str(run.path), f"did not complete ({why}); move the folder away to try again")
+    if not is_made(run):
+        with work_lock(run):
+            put_failure_aside(run)
+        train(config, run, sweep, execution.of(config), StopSignal())
+    require_completed(run)
     return run

@@ -22,7 +22,7 @@ from study.config.recipe import Budget, Recipe
 from study.config.run_config import FEWEST_PIECES, DataConfig, RunConfig, TokenizerConfig
 from study.config.shape_spec import LARGEST, why_beyond
 from study.counting.architecture import Architecture, not_of_berts_kind
-from study.counting.memory import AskedPrecision
+from study.counting.memory import AskedPrecision, Precision
 from study.counting.parameters import parameters
 from study.data.hub_corpus import PREFIX as HUB
 from study.data.hub_corpus import loading
@@ -45,8 +45,9 @@ from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.training.execution import Execution
-from study.training.run import Filing, Outcome
-from study.training.trainer import Training
+from study.training.run import Filing, Outcome, lack_of_memory
+from study.training.stepless_runs import is_made, put_failure_aside, require_completed
+from study.training.trainer import Trained, Training
 
 VALIDATION_BATCH = 32
 """Sequences per batch of the imported run."""
@@ -83,8 +84,8 @@ def import_encoder(
     MLM head gets an untrained one and is not validated. `say` is called with a sentence on either. The recipe names the weights
     by their hash. An encoder imported before stays unchanged.
 
-    Raises InputError if files are missing, nothing here computes the same, the text is unusable, or the folder has another
-    tokeniser.
+    Raises InputError if files are missing, nothing here computes the same, the text is unusable, the loss on it is not finite,
+    memory does not suffice, or the folder has another tokeniser; only if the run's files cannot be written, a run is left.
     """
     require_links(into.path, "give another folder with --into")
     folder = _folder_of(source)
@@ -124,19 +125,44 @@ def import_encoder(
         file = Path(scratch) / kept.name
         file.write_bytes(tokenizer)
         prepared = prepare(_read_by(data, file, architecture), progress=True)
-    if not is_there(kept):
-        write_atomically(kept, tokenizer)
     run = into.run(config.fingerprint(prepared.fingerprint))
+    if not is_made(run):
+        training = Training(config, prepared, run, execution.of(config))
+        with _measuring(source, training.precision):
+            trained = training.validated(weights) if predicts else training.unvalidated(weights)
+        if not is_there(kept):
+            write_atomically(kept, tokenizer)
+        _file(training, trained, into.name)
+    require_completed(run)
+    return run
+
+
+@contextmanager
+def _measuring(source: str, precision: Precision) -> Iterator[None]:
+    """Raise InputError, by the encoder's name, where its loss is not finite or memory does not suffice."""
+    try:
+        yield
+    except FloatingPointError as error:
+        remedy = "fetch or save it anew: its weights overflow" if precision == "fp32" else "give --precision fp32"
+        raise InputError.at(source, f"has no finite loss on this text ({error}); {remedy}") from None
+    except Exception as error:
+        if (lack := lack_of_memory(error)) is None:
+            raise
+        remedy = "give a smaller --sequence-length, or --device cpu where there is more memory"
+        raise InputError.at(source, f"needs more memory than there is ({lack}); {remedy}") from None
+
+
+def _file(training: Training, trained: Trained, sweep: str) -> None:
+    """Write the run's files, unless another process has."""
+    run = training.folder
     with work_lock(run) as locked:
+        put_failure_aside(run)
         if run.record() is not None:
-            return run
-        run.write_config(config)
+            return
+        run.write_config(training.config)
         attempt = Attempt.begin(run, locked)
         with attempt.renewed():
-            training = Training(config, prepared, run, execution.of(config))
-            trained = training.validated(weights) if predicts else training.unvalidated(weights)
-            Filing(training, into.name, attempt).file(Outcome("COMPLETED", trained=trained))
-    return run
+            Filing(training, sweep, attempt).file(Outcome("COMPLETED", trained=trained))
 
 
 def to_text(run: RunFolder, record: RunRecord) -> str:

@@ -141,11 +141,17 @@ def failure_of(error: Exception) -> Outcome:
     if isinstance(error, FloatingPointError):
         return Outcome("DIVERGED", str(error))
     traceback.print_exc()
-    if lack := next(filter(_of_memory, _behind(error)), None):
-        return Outcome("OOM", str(lack) or "out of memory")
+    if (lack := lack_of_memory(error)) is not None:
+        return Outcome("OOM", lack)
     if isinstance(error, torch.AcceleratorError):
         raise error
     return Outcome("FAILED", reason_of(error))
+
+
+def lack_of_memory(error: BaseException) -> str | None:
+    """Return what an error, or one behind it, says of a lack of memory; None if it is of something else."""
+    lack = next(filter(_of_memory, _behind(error)), None)
+    return None if lack is None else str(lack) or "out of memory"
 
 
 def _of_memory(error: BaseException) -> bool:

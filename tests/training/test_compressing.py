@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +288,23 @@ def test_the_command_puts_a_run_beside_its_compressions(study: Any, source: RunF
     assert status == 2
     assert "give int8" in err
     assert "give bf16" in err
+
+
+def test_a_compression_that_failed_says_why_and_is_made_when_it_is_asked_for_again(
+    source: RunFolder, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    asked, prepared = [CompressionMethod.parse("bf16")], prepare(source.config().data)
+    with monkeypatch.context() as disk:
+        disk.setattr("study.training.run.write_atomically", full)
+        with pytest.raises(
+            InputError, match=r"did not complete \(FAILED: disk full: .*\); mend that, and give the command again$"
+        ):
+            compress(source, prepared, asked, SweepFolder(tmp_path), Execution())
+    (run,) = compress(source, prepared, asked, SweepFolder(tmp_path), Execution())
+    assert (record_of(run).state, record_of(run).attempts) == ("COMPLETED", 2)
 
 
 @pytest.mark.slow

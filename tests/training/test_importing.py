@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -473,6 +475,58 @@ def test_an_encoder_that_is_there_is_left_alone_and_another_lies_beside_it(place
     assert first.record_file.stat().st_mtime_ns == written
     other = imported(place, saved(place, tmp_path / "other", initializer_range=0.1), into)
     assert {run.run_id for run in SweepFolder(into).runs()} == {first.run_id, other.run_id}
+
+
+def test_an_import_that_meets_a_full_disk_says_so_and_is_made_when_it_is_given_again(
+    study: Any, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, into = saved(place, tmp_path / "bert"), tmp_path / "into"
+    with monkeypatch.context() as full:
+        full.setattr("study.training.run.write_atomically", no_space)
+        status, out, err = study("import-encoder", source, "--into", into, *text(place))
+    (run,) = SweepFolder(into).runs()
+    assert (status, out) == (2, "")
+    why = r"\(FAILED: disk full: .*No space left on device.*\); mend that, and give the command again"
+    assert re.fullmatch(rf"error: {run.path}: did not complete {why}", err.splitlines()[-1])
+    status, out, err = study("import-encoder", source, "--into", into, *text(place))
+    assert (status, "nats per masked token" in out) == (0, True), err
+    record = run.record()
+    assert record is not None
+    assert (record.state, record.attempts) == ("COMPLETED", 2)
+
+
+def no_space(path: Path, content: bytes) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def test_an_encoder_without_a_finite_loss_is_refused_before_anything_is_written(
+    study: Any, place: Path, tmp_path: Path
+) -> None:
+    source = saved(place, tmp_path / "bert")
+    weights = safetensors.torch.load_file(source / "model.safetensors")
+    for name in ("intermediate", "output"):
+        weights[f"bert.encoder.layer.1.{name}.dense.weight"].fill_(1e30)
+    safetensors.torch.save_file(weights, source / "model.safetensors", {"format": "pt"})
+    status, out, err = study("import-encoder", source, "--into", tmp_path / "into", *text(place))
+    assert (status, out) == (2, "")
+    assert "Traceback" not in err
+    assert f"\nerror: {source}: has no finite loss on this text (the validation loss is nan after step 0); fetch or save" in err
+    assert not (tmp_path / "into").exists()
+
+
+def test_an_encoder_for_which_memory_does_not_suffice_is_refused_before_anything_is_written(
+    study: Any, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(*_: Any) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+
+    monkeypatch.setattr("study.training.trainer.Training.validated", lacks)
+    source = saved(place, tmp_path / "bert")
+    status, out, err = study("import-encoder", source, "--into", tmp_path / "into", *text(place))
+    assert (status, out) == (2, "")
+    assert "Traceback" not in err
+    assert f"\nerror: {source}: needs more memory than there is (DefaultCPUAllocator: can't allocate memory" in err
+    assert not (tmp_path / "into").exists()
 
 
 @pytest.mark.slow
