@@ -289,13 +289,17 @@ class Watchdog(pl.Callback):
         self._ticks = 0
         self._poll = min(1.0, seconds / 10)
 
+    def tick(self) -> None:
+        """Count a sign of progress."""
+        self._ticks += 1
+
     def on_train_batch_end(self, *_: Any) -> None:
         """Count a step."""
-        self._ticks += 1
+        self.tick()
 
     def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
         """Count a validation batch."""
-        self._ticks += 1
+        self.tick()
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ from study.store.sweep_folder import SweepFolder
 from study.training.attempts import StopSignal
 from study.training.execution import Execution
 from study.training.run import train
-from study.training.stepless_runs import is_made, put_failure_aside, require_completed
+from study.training.stepless_runs import is_made, logged, put_failure_aside, require_completed
 from study.training.trained_runs import check_trained_runs
 
 METHODS = {
@@ -173,6 +173,7 @@ def _made(config: RunConfig, run: RunFolder, sweep: str, execution: Execution) -
     if not is_made(run):
         with work_lock(run):
             put_failure_aside(run)
-        train(config, run, sweep, execution.of(config), StopSignal())
+        with logged(run) as end_hung:
+            train(config, run, sweep, execution.of(config), StopSignal(), end_hung)
     require_completed(run)
     return run

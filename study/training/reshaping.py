@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -234,14 +234,23 @@ def unshrinkable(given: Architecture, wanted: Architecture) -> str | None:
     return None
 
 
-def shrunk(weights: Mapping[str, Tensor], given: Architecture, config: RunConfig, prepared: PreparedData) -> dict[str, Tensor]:
-    """Return the weights of `given` as those of the run's architecture: neurons left out first, then narrower tables."""
-    wanted, shrinking = config.architecture, dict(weights)
+def shrunk(
+    weights: Mapping[str, Tensor],
+    given: Architecture,
+    config: RunConfig,
+    prepared: PreparedData,
+    tick: Callable[[], object] = lambda: None,
+) -> dict[str, Tensor]:
+    """Return the weights of `given` as those of the run's architecture: neurons left out first, then narrower tables.
+
+    `tick` is called after every batch of text that weighs them.
+    """
+    wanted, shrinking, batches = config.architecture, dict(weights), _Calibration(config, prepared, tick)
     if given.ffn != wanted.ffn:
-        shrinking = _pruned(shrinking, given, wanted.ffn, _Calibration(config, prepared))
+        shrinking = _pruned(shrinking, given, wanted.ffn, batches)
         given = given.model_copy(update={"ffn": wanted.ffn})
     if given.table_width != wanted.table_width:
-        shrinking = _factored(shrinking, given, wanted.table_width, _Calibration(config, prepared))
+        shrinking = _factored(shrinking, given, wanted.table_width, batches)
     return shrinking
 
 
@@ -251,6 +260,7 @@ class _Calibration:
 
     config: RunConfig
     prepared: PreparedData
+    tick: Callable[[], object]
 
     def __iter__(self) -> Iterator[MaskedBatch]:
         length, sequences = self.config.data.sequence_length, self.prepared.with_unique_tokens(None).split("train")
@@ -260,6 +270,7 @@ class _Calibration:
         generator.manual_seed(stream_seed(Stream.MASKS, 0, 0))
         for batch in np.array_split(rows, max(1, count * length // _BATCH_TOKENS)):
             yield masker(torch.from_numpy(sequences.take(batch)), generator)
+            self.tick()
 
 
 def _model(weights: Mapping[str, Tensor], architecture: Architecture) -> MaskedLanguageModel:

@@ -118,13 +118,6 @@ class Filing:
             retry_write(lambda: folder.write_byte_losses(losses), check=self.attempt.check)
         return hashlib.sha256(weights).hexdigest()
 
-    def give_up(self, reason: str) -> None:
-        """File the run as HUNG, from the watchdog's thread, and end the process."""
-        try:
-            self.file(Outcome("HUNG", reason))
-        finally:
-            os._exit(1)
-
 
 def tidy(folder: WorkFolder, state: State) -> None:
     """Remove the run's own checkpoints; a failed run keeps its last finite state."""
@@ -255,16 +248,23 @@ class PeerLost(RuntimeError):
     """Another rank died; the run can resume from its last checkpoint."""
 
 
-def train(config: RunConfig, folder: RunFolder, sweep: str, execution: Execution, stop: StopSignal) -> Ending:
+def train(
+    config: RunConfig,
+    folder: RunFolder,
+    sweep: str,
+    execution: Execution,
+    stop: StopSignal,
+    end_hung: Callable[[str], object] = lambda _: os._exit(1),
+) -> Ending:
     """Train a run to its target and file its record; return its end state.
 
     A run with a record is not trained again; a partial one resumes from its newest whole checkpoint. Failures are recorded with
     their reason, except bad input, which raises InputError; PeerLost; and PREEMPTED: the run was stopped, or another process
-    owns it. With several devices every rank calls this, under torchrun's variables (RANK, LOCAL_RANK, MASTER_ADDR,
-    MASTER_PORT).
+    owns it. A run that hangs is recorded from the watchdog's thread, and `end_hung` ends the process, given the reason. With
+    several devices, every rank calls this, under torchrun's variables (RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
     """
     execution.check(config)
-    this = _Rank(Training(config, prepare(config.data), folder, execution.of(config)), stop)
+    this = _Rank(Training(config, prepare(config.data), folder, execution.of(config)), stop, end_hung)
     if rank() > 0:
         return this.follow()
     return in_attempt(folder, this.begin, partial(this.lead, sweep))
@@ -276,6 +276,7 @@ class _Rank:
 
     training: Training
     stop: StopSignal
+    end_hung: Callable[[str], object]
 
     def begin(self) -> Ending | None:
         """Write the configuration, or return an existing record's state."""
@@ -291,7 +292,14 @@ class _Rank:
         training = self._from_newest()
         config = training.config
         filing = Filing(training, sweep, attempt, teacher_architecture(config), init_from_depth(config), flops_before(config))
-        watchdog = Watchdog(training.execution.hang_seconds, filing.give_up)
+
+        def give_up(reason: str) -> None:
+            try:
+                filing.file(Outcome("HUNG", reason))
+            finally:
+                self.end_hung(reason)
+
+        watchdog = Watchdog(training.execution.hang_seconds, give_up)
         outcome = self._outcome(training, watchdog, attempt.check)
         if outcome.state != "PREEMPTED":
             filing.file(outcome)
@@ -337,8 +345,8 @@ class _Rank:
     def _trained(self, training: Training, watchdog: Watchdog, check: Callable[[], None] | None) -> Trained:
         """Train the run, or only validate the initial weights of a run of no steps."""
         config, prepared = training.config, training.prepared
-        if config.steps or (weights := starting_weights(config, prepared)) is None:
-            return training.fit(self.stop, check, [watchdog])
+        if config.steps or (weights := starting_weights(config, prepared, watchdog.tick)) is None:
+            return training.fit(self.stop, check, [watchdog], watchdog.tick)
         return training.validated(weights, [watchdog])
 
 

@@ -32,10 +32,13 @@ _SEGMENTS = "encoder.embeddings.segment.weight"
 _BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.(.+)")
 
 
-def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Tensor] | None:
+def starting_weights(
+    config: RunConfig, prepared: PreparedData, tick: Callable[[], object] = lambda: None
+) -> dict[str, Tensor] | None:
     """Return the initial weights of a run under its names; None if fresh.
 
-    Raises InputError as check_trained_runs does, and if the weights are damaged.
+    `tick` is called as the text that weighs what to leave out is read. Raises InputError as check_trained_runs does, and if the
+    weights are damaged.
     """
     if (init_from := config.recipe.init_from) is None:
         return None
@@ -49,7 +52,7 @@ def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Ten
     if given.generator != wanted.generator:
         weights = {name: tensor for name, tensor in weights.items() if name.startswith(ENCODER)}
     given = given.model_copy(update={"depth": wanted.depth})
-    return shrunk(_with_segments(cut(weights, layers), given), given, config, prepared)
+    return shrunk(_with_segments(cut(weights, layers), given), given, config, prepared, tick)
 
 
 def _with_segments(weights: dict[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:

@@ -154,18 +154,25 @@ class Training:
         """The precision of matrix products (see precision_of)."""
         return precision_of(self.config.recipe.precision, self.checkpoint, self.execution.device)
 
-    def fit(self, stop: StopSignal, check: Callable[[], None] | None = None, callbacks: Sequence[pl.Callback] = ()) -> Trained:
+    def fit(
+        self,
+        stop: StopSignal,
+        check: Callable[[], None] | None = None,
+        callbacks: Sequence[pl.Callback] = (),
+        tick: Callable[[], object] = lambda: None,
+    ) -> Trained:
         """Train from the checkpoint, or the recipe's start, to the last step, and validate there.
 
-        `check` is called before every write and raises if another process owns the run; `callbacks` follow the run's own.
-        Raises Preempted after saving on a stop signal, and FloatingPointError if a loss or a weight is not finite.
+        `check` is called before every write and raises if another process owns the run; `callbacks` follow the run's own;
+        `tick` is called while the initial weights are made. Raises Preempted after saving on a stop signal, and
+        FloatingPointError if a loss or a weight is not finite.
         """
         config, folder, execution = self.config, self.folder, self.execution
         quiet()
         torch.set_num_threads(execution.threads)
         if execution.device == "cpu":
             keep_freed_memory()
-        clock, module = Clock(folder.run_id), self._module(training_masker(config, self.prepared))
+        clock, module = Clock(folder.run_id), self._module(training_masker(config, self.prepared), tick)
         batches = PackedBatches(config, self.prepared, pinned=execution.device == "cuda")
         metrics = None
         if rank() == 0:
@@ -195,7 +202,7 @@ class Training:
                 metrics.close()
         return Trained(module, validation, clock.seconds, clock.start_seconds, clock.starts, batches.masked_words)
 
-    def _module(self, masker: Masker) -> MaskedLanguageModelling:
+    def _module(self, masker: Masker, tick: Callable[[], object]) -> MaskedLanguageModelling:
         """Return the module to train; torch.compile keeps to the run's threads."""
         config, execution = self.config, self.execution
         log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
@@ -205,7 +212,7 @@ class Training:
         module = MaskedLanguageModelling(config, masker, log_every, peak, kernels, teacher, self._documents)
         if module.fused:
             compile_on(execution.threads)
-        if self.checkpoint is None and (weights := starting_weights(config, self.prepared)) is not None:
+        if self.checkpoint is None and (weights := starting_weights(config, self.prepared, tick)) is not None:
             module.model.load_trained(weights)
         return module
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,16 @@ from study.model.masked_language_model import MaskedLanguageModel
 from study.model.stored_weights import multiply_in_fp32, multiply_in_int8, restored, rounded, stored, trained_weights
 from study.scoring.exporting import export
 from study.scoring.pretrained import Pretrained
+from study.store.ownership import Fenced
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
+from study.training.callbacks import Watchdog
 from study.training.compressing import CompressionMethod, compress, compressed_config
 from study.training.execution import Execution
-from study.training.reshaping import shrunk
+from study.training.reshaping import CALIBRATION_TOKENS, shrunk
 from study.training.trained_runs import starting_weights
+from study.training.trainer import Training
 from tests.small import SHARED, config, trained, write_corpus
 from tests.transformers_models import CLASSES
 
@@ -305,6 +309,58 @@ def test_a_compression_that_failed_says_why_and_is_made_when_it_is_asked_for_aga
             compress(source, prepared, asked, SweepFolder(tmp_path), Execution())
     (run,) = compress(source, prepared, asked, SweepFolder(tmp_path), Execution())
     assert (record_of(run).state, record_of(run).attempts) == ("COMPLETED", 2)
+
+
+def test_a_compression_that_hangs_is_recorded_and_ends_in_one_line(
+    source: RunFolder, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ended, statuses = threading.Event(), list[int]()
+
+    def end(status: int) -> None:
+        statuses.append(status)
+        ended.set()
+
+    def hang(*_: Any) -> None:
+        assert ended.wait(60)
+        raise Fenced("the process is gone")
+
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(Training, "validated", hang)
+    asked, prepared = [CompressionMethod.parse("bf16")], prepare(source.config().data)
+    with pytest.raises(InputError, match="did not complete"):
+        compress(source, prepared, asked, SweepFolder(tmp_path), Execution(hang_seconds=0.2))
+    (run,) = SweepFolder(tmp_path).runs()
+    assert (statuses, record_of(run).state) == ([2], "HUNG")
+    line, fenced = capfd.readouterr().err.splitlines()
+    assert fenced == "the process is gone", "which it would be"
+    assert line.startswith(f"error: {run.path}: did not complete (HUNG: no step for 0.2 s, in ")
+    assert line.endswith("; give the command again, with STUDY_HUNG_AFTER=30min where a step takes longer")
+    assert "most recent call first" in run.log_file.read_text(), "the stacks of all threads"
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_text_that_weighs_neurons_counts_as_progress(
+    source: RunFolder, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    ticks, while_shrinking = list[int](), list[int]()
+
+    def watched(*arguments: Any) -> dict[str, torch.Tensor]:
+        before = len(ticks)
+        weights = shrunk(*arguments)
+        while_shrinking.append(len(ticks) - before)
+        return weights
+
+    monkeypatch.setattr("study.training.reshaping._BATCH_TOKENS", 1024)
+    monkeypatch.setattr("study.training.trained_runs.shrunk", watched)
+    monkeypatch.setattr(Watchdog, "tick", lambda _: ticks.append(1))
+    values = record_of(source).config.to_dict()
+    values["recipe"] |= {"start": str(source.path), "budget": {"steps": steps}}
+    values["architecture"]["ffn"] = 24
+    run = trained(tmp_path, RunConfig.parse(values))
+    tokens = min(CALIBRATION_TOKENS, len(prepare(source.config().data).split("train")) * 16)
+    assert record_of(run).state == "COMPLETED"
+    assert while_shrinking == [tokens // 1024]
+    assert tokens // 1024 > 10
 
 
 @pytest.mark.slow
