@@ -121,6 +121,8 @@ def optuna(folder: Path, storage: str, as_json: bool) -> None:
     else:
         lines = [f"{name}: {plural(trials, 'trial')}" for name, trials in done.studies.items()]
         echo("\n".join([*lines, f"{plural(done.added, 'trial')} added now: {done.storage}"]))
+        if done.left_out:
+            echo(f"{plural(done.left_out, 'run')} left out, without a value in the range of every knob", err=True)
 
 
 @click.command("import-wandb")

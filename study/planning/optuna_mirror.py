@@ -35,11 +35,15 @@ STATES = {"COMPLETED": TrialState.COMPLETE, "PRUNED": TrialState.PRUNED}
 
 @dataclass(frozen=True)
 class MirroredStudies:
-    """The studies of a storage that mirror a sweep, and the trials in them and new in them."""
+    """The studies of a storage that mirror a sweep, the trials in them and new in them, and the runs that are none.
+
+    A run of an earlier launch is no trial if it is outside the space of the search, or has no value for a knob tuned since.
+    """
 
     storage: str
     studies: dict[str, int]
     added: int
+    left_out: int
 
 
 def mirror(folder: SweepFolder, storage: str) -> MirroredStudies:
@@ -55,18 +59,27 @@ def mirror(folder: SweepFolder, storage: str) -> MirroredStudies:
     if "://" not in storage:
         raise InputError.at("--storage", f"{storage!r} is not the URL of a database; write sqlite:///study.db")
     objectives = spec.search.objectives if isinstance(spec, SearchSweep) else ("loss_nats",)
-    studies = {name: _trials(folder, spec, members, objectives) for name, members in _members(spec, records).items()}
+    trials_of = [record for record in records if _is_trial(spec, record)]
+    studies = {name: _trials(folder, spec, members, objectives) for name, members in _members(spec, trials_of).items()}
     try:
         opened = optuna.storages.get_storage(storage)
         added = sum(_add(opened, spec.name, name, trials, len(objectives)) for name, trials in studies.items())
     except (SQLAlchemyError, ImportError) as error:
         raise InputError.at("--storage", f"{storage!r} cannot be opened: {str(error).splitlines()[0]}") from None
-    return MirroredStudies(storage, {name: len(trials) for name, trials in studies.items()}, added)
+    return MirroredStudies(
+        storage, {name: len(trials) for name, trials in studies.items()}, added, len(records) - len(trials_of)
+    )
+
+
+def _is_trial(spec: CellSweep | SearchSweep, record: RunRecord) -> bool:
+    if isinstance(spec, SearchSweep):
+        return point_of(spec, record.config) is not None
+    return all(value is not None and value > 0 for value in record.config.values_of(spec.tune).values())
 
 
 def _members(spec: CellSweep | SearchSweep, records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
     if isinstance(spec, SearchSweep):
-        return {spec.name: [record for record in records if point_of(spec, record.config) is not None]}
+        return {spec.name: [*records]}
     cells = grouped(records, lambda record: record.config.identity(but=(*spec.tune, "seed")))
     return {_name(spec, members[0]): members for members in cells.values()}
 

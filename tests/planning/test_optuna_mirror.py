@@ -106,6 +106,24 @@ def test_each_tuned_cell_is_a_study_and_another_mirror_adds_what_has_ended_since
     assert sorted(trial.params["recipe.learning_rate"] for trial in study.trials) == [2e-3, 4e-3, 8e-3]
 
 
+@pytest.mark.parametrize(("knob", "since"), [("warmup_tokens", 1e5), ("weight_decay", 0.1)])
+def test_runs_without_a_value_of_a_knob_that_is_tuned_since_are_counted_and_left_out(
+    study: Any, tmp_path: Path, knob: str, since: float
+) -> None:
+    """A run has no number of warmup tokens, or no weight decay, which no range of ratios holds."""
+    tune = SWEEP["tune"] | {f"recipe.{knob}": {"low": since, "high": 2 * since, "trials": 2}}
+    folder = sweep_folder(tmp_path / "x", SWEEP | {"tune": tune})
+    earlier: dict[str, Any] = {} if knob == "warmup_tokens" else {knob: 0.0}
+    now: dict[str, Any] = {knob: since}
+    add_run(folder, run_config(1, 128, **earlier))
+    add_run(folder, run_config(1, 128, **now))
+    add_run(folder, run_config(2, 92, **earlier))
+    status, out, err = study("optuna", folder.path, "--storage", f"sqlite:///{tmp_path}/x.db")
+    assert status == 0, err
+    assert out.splitlines()[:-1] == ["x: L1-H128-A2-F512 at 1M tokens: 1 trial"]
+    assert err == "2 runs left out, without a value in the range of every knob\n"
+
+
 def test_what_optuna_cannot_hold_is_refused_in_one_line(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "x", budgets=(1e6,), shapes=((1, 128),), rates=(2e-3,), seeds=1)
     for storage, message in (
