@@ -107,6 +107,25 @@ class Shapes(Strict):
         return self
 
     @model_validator(mode="after")
+    def _not_endless(self) -> Self:
+        if self.number > MOST_COMBINATIONS:
+            made = " x ".join(f"{number:,} of {name}" for name, number in self._factors.items() if number > 1)
+            raise ValueError(f"has {self.number:,} shapes ({made}), more than {MOST_COMBINATIONS:,}; give fewer values")
+        return self
+
+    @property
+    def number(self) -> int:
+        """Return the number of shapes, those that occur twice counted twice."""
+        return math.prod(self._factors.values())
+
+    @property
+    def _factors(self) -> dict[str, int]:
+        lists = {"iso_parameters": self.iso_parameters, "depth": self.depth, "list": self.listed}
+        lists |= {"head_width": self.head_width, "ffn_ratio": self.ffn_ratio}
+        grid = () if self.grid is None else (len(values) for _, values in self.grid if values is not None)
+        return {"grid": math.prod(grid)} | {name: len(values) for name, values in lists.items() if values is not None}
+
+    @model_validator(mode="after")
     def _rules_have_a_use(self) -> Self:
         for rule, size in (("head_width", "heads"), ("ffn_ratio", "ffn")):
             if rule in self.model_fields_set and self.iso_parameters is None and all(size in shape for shape in self._given()):

@@ -175,6 +175,9 @@ _AUTO_BESIDE_OTHERS = "'auto' means bf16 or fp32, depending on the device; list 
 DECIDING_SEEDS = 6
 """The most seeds of each variant of a decision, if a file does not say."""
 
+MOST_RUNS = 100_000
+"""The most runs of a sweep of cells, seeds counted: a file of more is a slip of its author, and would be planned for hours."""
+
 MOST_OF_POOL = 2000
 """The most runs that a goal chooses from, seeds counted."""
 
@@ -344,6 +347,24 @@ class CellSweep(SweepBase):
         if len({tuned.at for tuned in tune.values()}) > 1:
             raise ValueError("tunes some knobs at every cell and others at: smallest; give all of them the same")
         return tune
+
+    @model_validator(mode="after")
+    def _not_endless(self) -> Self:
+        """Refuse what the lists make together, before any run of it is built."""
+        factors = {
+            "shapes": self.shapes.number,
+            "variants": math.prod(len(values) for values in self.vary.values()),
+            "budgets and named cells" if self.cells else "budgets": sum(len(values) for _, values in self.budgets)
+            + len(self.cells),
+            "tuned combinations": math.prod(tuned.trials for tuned in self.tune.values()),
+            "seeds": len(self.trial_seeds),
+        }
+        repeats = math.prod([*factors.values()][:3]) * len(self.repeat_seeds)
+        if (count := math.prod(factors.values()) + repeats) > MOST_RUNS:
+            made = " x ".join(f"{number:,} {factor}" for factor, number in factors.items() if number > 1)
+            remedy = "give fewer values of one of these, or ask in several sweeps"
+            raise ValueError(f"makes {_in_words(count)} runs ({made}), more than {MOST_RUNS:,}; {remedy}")
+        return self
 
     @model_validator(mode="after")
     def _named_cells_are_known(self) -> Self:

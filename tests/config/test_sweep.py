@@ -39,6 +39,13 @@ def problems(**changes: Any) -> dict[str, str]:
         ({"shapes": {"grid": {"heads": [2, 3]}}}, "shapes.grid.heads", "3, which does not divide width 16"),
         ({"shapes": {"grid": {"width": [10**12]}}}, "shapes.grid.width[0]", "above the most allowed, 1,000,000"),
         ({"shapes": {"grid": {"ffn": list(range(1, 9000))}}}, "shapes.grid", "has 17,998 shapes, more than 10,000"),
+        ({"shapes": {"grid": None, "iso_parameters": [*range(10_000, 10_200)], "depth": [*range(1, 101)]}}, "shapes",
+         "has 20,000 shapes (200 of iso_parameters x 100 of depth), more than 10,000; give fewer values"),
+        ({"budgets": {"steps": [*range(1, 30_001)]}, "tune": {}, "vary": {"recipe.dropout": [0, 0.1]}}, "",
+         "makes 120,000 runs (2 shapes x 2 variants x 30,000 budgets), more than 100,000; give fewer values of one"),
+        ({"budgets": {"steps": [*range(1, 101)]}, "tune": {f"recipe.{knob}": {"low": 0.1, "high": 0.2, "trials": 25}
+                                                       for knob in ("dropout", "epsilon")}}, "",
+         "makes 125,000 runs (2 shapes x 100 budgets x 625 tuned combinations), more than 100,000"),
         ({"shapes": {"head_width": []}}, "shapes.head_width", "is empty"),
         ({"shapes": {"head_width": [8, 0]}}, "shapes.head_width[1]", "below the least allowed, 1"),
         ({"shapes": {"head_width": 8}}, "shapes", "has head_width, which no shape uses, since all give heads"),
