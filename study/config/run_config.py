@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -418,6 +419,10 @@ class RunConfig(Strict):
     def validation_interval(self, validations: int) -> int:
         """Return the steps between at most `validations` validations; at least 2, for a checkpoint."""
         return self.steps // min(self.steps, validations) + 1
+
+    def check_interval(self, checks: int) -> int:
+        """Return the steps between `checks` validations, the last at the end; few steps allow fewer."""
+        return math.ceil(self.steps / checks)
 
     @property
     def branch_step(self) -> int | None:

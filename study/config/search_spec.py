@@ -167,7 +167,7 @@ class Prune(Strict):
 
     `median` stops a run that is worse than the median of the other trials, once `spared` trials have ended without failing.
     `hyperband` halves successively in brackets (Li et al. 2018, arXiv:1603.06560; reduction 3). Runs validate `checks` times,
-    evenly over the budget, and none stops before `first` of it: masked language models start on a plateau.
+    evenly over the budget, the last at its end, and none stops before `first` of it: masked language models start on a plateau.
     """
 
     by: Literal["median", "hyperband"] = "median"

@@ -6,7 +6,7 @@ import functools
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import product
@@ -20,7 +20,7 @@ from study.base.schema import deep_merge, flatten, number_in, whole
 from study.config.knobs import MAY_COINCIDE, TOKENIZER_KNOBS, without_effect
 from study.config.named_runs import NO_RUN, cell_in, kept_layers, layers_problem
 from study.config.run_config import RunConfig, Texts, describe_knobs
-from study.config.search_spec import Dimension
+from study.config.search_spec import Dimension, Prune
 from study.config.shape_spec import LARGEST
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep, sizes_of_text
 from study.config.sweep_files import read_sweep
@@ -397,7 +397,7 @@ def points_of(spec: SearchSweep) -> float:
 
 
 def check_space(spec: SearchSweep) -> None:
-    """Raise InputError where points of the space are no valid runs, or a dimension never has an effect.
+    """Raise InputError where points of the space are no valid runs or too short for the checks, or a dimension has no effect.
 
     A large space is checked at a fixed sample.
     """
@@ -410,6 +410,7 @@ def check_space(spec: SearchSweep) -> None:
         points = product(*axes.values())
     problems: dict[str, Problem] = {}
     idle: dict[str, str] | None = None
+    steps: set[int] = set()
     for values in points:
         try:
             run = searched_config(spec, dict(zip(axes, values, strict=True)))
@@ -417,13 +418,33 @@ def check_space(spec: SearchSweep) -> None:
             for problem in error.problems:
                 problems.setdefault(problem.place, problem)
         else:
+            steps.add(run.steps)
             here = without_effect(run)
             idle = {knob: why for knob, why in (here if idle is None else idle).items() if knob in here}
     for knob in (idle or {}).keys() & axes.keys():
         place = f"search.space.{knob}"
         problems.setdefault(place, Problem(place, f"has no effect: {(idle or {})[knob]}; leave it out"))
+    if spec.search.prune is not None:
+        problems |= {problem.place: problem for problem in _unmade_checks(spec.search.prune, steps)}
     if problems:
         raise InputError(problems.values())
+
+
+def _unmade_checks(prune: Prune, steps: Iterable[int]) -> Iterator[Problem]:
+    """Yield why runs of so many steps cannot be checked as often as a search says, or never be stopped.
+
+    So many validations fit evenly into more than (checks - 1)² steps, and into some fewer.
+    """
+    checks, most = prune.checks, (prune.checks - 1) / prune.checks
+    if prune.first_check >= checks:
+        remedy = f"give {math.floor(1000 * most) / 1000:g} or less, or more checks"
+        yield Problem("search.prune.first", f"{prune.first:g} spares all of {checks} checks, the last at the end; {remedy}")
+    made = {each: math.ceil(each / math.ceil(each / checks)) for each in steps}
+    if made and (fewest := min(made.values())) < checks:
+        few = min(each for each in made if made[each] == fewest)
+        fewer = f"give {fewest}" if fewest > 1 else "leave out prune"
+        remedy = f"{fewer}, or give a budget of more than {(checks - 1) ** 2:,} steps"
+        yield Problem("search.prune.checks", f"{checks} do not fit evenly into a run of {plural(few, 'step')}; {remedy}")
 
 
 def check_heads(spec: SearchSweep) -> None:

@@ -265,7 +265,7 @@ def checked(run: RunFolder, config: RunConfig, prune: Prune) -> Checks:
 
 def checks_in(rows: Iterator[dict[str, Any]], config: RunConfig, prune: Prune) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows that are checks, with their numbers."""
-    interval = config.validation_interval(prune.checks)
+    interval = config.check_interval(prune.checks)
     for row in rows:
         step = row["trainer/step"]
         if "val/loss" in row and step % interval == 0 and step < config.steps:

@@ -177,7 +177,6 @@ class Training:
         metrics = None
         if rank() == 0:
             metrics = MetricsFile(folder.metrics_file, 0 if self.checkpoint is None else step_of(self.checkpoint), check)
-        validations = execution.validations or folder.orders().validations or validations_of(config)
         checkpointer = Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds)
         trainer = lightning_trainer(
             execution.device,
@@ -188,7 +187,7 @@ class Training:
             num_nodes=execution.nodes,
             strategy="ddp" if execution.devices > 1 else "auto",
             max_steps=config.steps,
-            val_check_interval=config.validation_interval(validations),
+            val_check_interval=self._validation_interval(),
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
             logger=metrics or False,
@@ -201,6 +200,11 @@ class Training:
             if metrics is not None:
                 metrics.close()
         return Trained(module, validation, clock.seconds, clock.start_seconds, clock.starts, batches.masked_words)
+
+    def _validation_interval(self) -> int:
+        if self.execution.validations is None and (checks := self.folder.orders().validations) is not None:
+            return self.config.check_interval(checks)
+        return self.config.validation_interval(self.execution.validations or validations_of(self.config))
 
     def _module(self, masker: Masker, tick: Callable[[], object]) -> MaskedLanguageModelling:
         """Return the module to train; torch.compile keeps to the run's threads."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -56,6 +57,59 @@ def test_no_run_is_stopped_before_its_share_of_the_budget(first: float, checks: 
     assert Prune(first=first, checks=checks).first_check == expected
 
 
+@pytest.mark.parametrize(("checks", "steps"), [(8, 50), (8, 24), (50, 100), (100, 400), (100, 9802), (3, 1000)])
+def test_a_run_is_checked_as_often_as_its_search_says_and_never_before_the_share_that_is_spared(
+    checks: int, steps: int
+) -> None:
+    wanted, prune = config(Path("corpus.txt"), recipe={"budget": {"steps": steps}}), Prune(checks=checks, first=0.3)
+    interval = wanted.check_interval(checks)
+    assert len([*range(interval, steps, interval), steps]) == checks
+    assert prune.first <= prune.first_check * interval / steps < 1
+
+
+@pytest.mark.parametrize(
+    ("prune", "steps", "place", "message"),
+    [
+        (
+            {"checks": 8},
+            20,
+            "checks",
+            "8 do not fit evenly into a run of 20 steps; give 7, or give a budget of more than 49 steps",
+        ),
+        (
+            {"checks": 50},
+            20,
+            "checks",
+            "50 do not fit evenly into a run of 20 steps; give 20, or give a budget of more than 2,401 steps",
+        ),
+        (
+            {"first": 0.9, "checks": 8},
+            100,
+            "first",
+            "0.9 spares all of 8 checks, the last at the end; give 0.875 or less, or more",
+        ),
+    ],
+)
+def test_checks_that_cannot_be_made_are_refused_before_anything_is_trained(
+    prune: dict[str, Any], steps: int, place: str, message: str
+) -> None:
+    spec = parsed(**searching(prune=prune), budgets={"steps": [steps]})
+    with pytest.raises(InputError, match=re.escape(f"search.prune.{place}: {message}")):
+        plan.Plan(spec).check()
+    for given in {int(number) for number in re.findall("give ([0-9]+),", message)}:
+        plan.Plan(parsed(**searching(prune={"checks": given}), budgets={"steps": [steps]})).check()
+
+
+@pytest.mark.parametrize(("checks", "steps"), [(7, 20), (20, 20)])
+def test_a_run_really_validates_as_often(corpus: Path, tmp_path: Path, checks: int, steps: int) -> None:
+    wanted = config(corpus, recipe={"budget": {"steps": steps}})
+    run = run_folder(tmp_path, wanted)
+    run.write_config(wanted)
+    run.write_orders(Orders(validations=checks))
+    trained(tmp_path, wanted)
+    assert len([row for row in run.metrics() if "val/loss" in row]) == checks
+
+
 class Reporting:
     """An executor of three slots whose runs write one check a look and obey the order to stop."""
 
@@ -85,7 +139,7 @@ class Reporting:
             elif check == self.prune.checks - 1:
                 self._file(run, record(wanted, loss_at(wanted, wanted.steps), run_id=run.run_id), future)
             else:
-                step = (check + 1) * wanted.validation_interval(self.prune.checks)
+                step = (check + 1) * wanted.check_interval(self.prune.checks)
                 row = {"trainer/step": step, "trainer/tokens": step * 256, "val/loss": loss_at(wanted, step)}
                 with run.metrics_file.open("a") as file:
                     file.write(json.dumps(row) + "\n")
@@ -217,7 +271,7 @@ def test_a_run_that_repeats_its_way_reports_what_comes_after_it(tmp_path: Path) 
     search = SimpleNamespace(report=lambda _, check, loss: reported.append((check, loss)))
     pruning = Pruning(search, prune, lambda _: run)  # type: ignore[arg-type]
     for losses in ([5.0, 4.0], [5.0], [5.0, 4.25, 3.0]):
-        rows = ({"trainer/step": 10 * check, "val/loss": loss} for check, loss in enumerate(losses, 1))
+        rows = ({"trainer/step": 9 * check, "val/loss": loss} for check, loss in enumerate(losses, 1))
         run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         pruning.look({wanted.key: wanted})
     assert reported[-1] == (3, 3.0)
@@ -245,12 +299,8 @@ def test_a_run_that_is_told_to_stop_ends_at_its_next_row_with_a_record(corpus: P
     whole = run.record()
     assert whole is not None
     assert (whole.state, whole.steps) == ("COMPLETED", 100)
-    config_interval = wanted.validation_interval(50)
-    assert [row["trainer/step"] for row in run.metrics() if "val/loss" in row] == [
-        *range(config_interval, 100, config_interval),
-        100,
-    ]
-    assert len(list(checks_in(run.metrics(), wanted, Prune(checks=50)))) == 33
+    assert [row["trainer/step"] for row in run.metrics() if "val/loss" in row] == [*range(2, 101, 2)]
+    assert len(list(checks_in(run.metrics(), wanted, Prune(checks=50)))) == 49
 
 
 def test_a_run_that_is_told_to_stop_at_its_last_step_is_whole(corpus: Path, tmp_path: Path) -> None:
