@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, sqrt
-from statistics import fmean
 from typing import Any
 
 from study.base.durable_files import is_there
 from study.base.errors import InputError, Problem
-from study.base.grouping import grouped
 from study.base.quantities import bytes_text, plural, plus_minus, seconds_text, signed
 from study.base.statistics import variance_of_mean
 from study.base.text import aligned
@@ -18,7 +16,7 @@ from study.benching.forward_passes import LatencyCase, Timing, disturbance, meas
 from study.counting.memory import WeightFormat, inference_memory
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
-from study.store.score_records import chosen, readable_scores
+from study.store.score_records import readable_scores, scores, with_series
 
 OF_ID = 8
 """The digits of a run's id that name it in a table."""
@@ -33,7 +31,7 @@ class SizedRun:
 
     `disk_bytes` is the size of its weights file, `memory_bytes` the closed form of a forward pass of the encoder. Seconds are
     those of a call. `difference` is its loss minus the source's over the same masked tokens, with its standard error. Scores
-    are on test, by task and protocol, means over seeds at the knobs that are best on dev.
+    are on test, by series (study.store.score_records) and metric, means over seeds at the knobs that are best on dev.
     """
 
     name: str
@@ -173,7 +171,7 @@ def side_by_side(
         LatencyCase(name, record.config.architecture, batch, length, record.config.recipe.weights)
         for (name, _), record in zip(named, records, strict=True)
     ]
-    rows = measure(cases, timing)
+    rows, test_scores = measure(cases, timing), _test_scores([run for _, run in named])
     runs = tuple(
         SizedRun(
             name=name,
@@ -184,7 +182,7 @@ def side_by_side(
             median_seconds=float(row["median_seconds"]),
             fastest_seconds=float(row["fastest_seconds"]),
             difference=None if run is source else paired_difference_of(run, source),
-            scores=dict(_test_scores(run)),
+            scores=test_scores[run.run_id],
         )
         for (name, run), record, row in zip(named, records, rows.to_dict("records"), strict=True)
     )
@@ -231,12 +229,15 @@ def paired_difference_of(run: RunFolder, source: RunFolder) -> tuple[float, floa
     return float(per_sequence.mean()), sqrt(variance_of_mean(per_sequence, documents)) if units > 1 else None
 
 
-def _test_scores(run: RunFolder) -> Iterator[tuple[str, float]]:
-    completed = grouped(readable_scores([run]), lambda record: (record.config.task, record.config.protocol))
-    for (task, protocol), records in completed.items():
-        values = [record.test for record in chosen(records) if record.test is not None]
-        if values and protocol != "random_init":
-            yield f"{task} ({protocol})", fmean(values)
+def _test_scores(runs: Sequence[RunFolder]) -> dict[str, dict[str, float]]:
+    """Return the scores of each run by id, means over seeds, by series and main metric."""
+    by_run: dict[str, dict[str, float]] = {run.run_id: {} for run in runs}
+    frame = with_series(scores(readable_scores(runs)))
+    if frame.empty:
+        return by_run
+    for row in frame.groupby(["run_id", "series", "metric"], as_index=False)[["test"]].mean().to_dict("records"):
+        by_run[str(row["run_id"])][f"{row['series']}/{row['metric']}"] = float(row["test"])
+    return by_run
 
 
 def _scores(run: SizedRun, tasks: Sequence[str]) -> dict[str, str]:

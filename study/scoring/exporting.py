@@ -30,7 +30,7 @@ from study.model.replaced_tokens import generator_state
 from study.model.transformers_classes import TransformersClass, class_for
 from study.scoring.pretrained import Pretrained
 from study.store.records import RunRecord
-from study.store.score_records import ScoreRecord, readable_scores, scores
+from study.store.score_records import ScoreRecord, readable_scores, scores, with_series
 
 LICENCE = "other"
 """The licence that the card names until its owner chooses one; text and tokeniser have terms of their own."""
@@ -154,7 +154,8 @@ def _json(values: dict[str, Any]) -> bytes:
 def model_card(record: RunRecord, scored: list[ScoreRecord], class_name: str) -> str:
     """Markdown that says what the encoder is, how it was trained, on what, and how well it does.
 
-    Paths are cut to their last part. Only the scores of this run at their chosen knobs are listed.
+    Paths are cut to their last part. Only the scores of this run at their chosen knobs are listed, a line a series
+    (study.store.score_records.series), and none of random weights.
     """
     detects = record.config.recipe.detects_replaced
     task, kind = ("feature-extraction", "electra") if detects else ("fill-mask", "bert")
@@ -200,12 +201,12 @@ def _results(record: RunRecord) -> str:
 
 
 def _scores(scored: list[ScoreRecord]) -> list[str]:
-    frame = scores(scored)
+    frame = with_series(scores(scored))
     if frame.empty:
         return []
-    groups = frame.groupby(["task", "protocol", "update", "metric"], sort=True)["test"]
+    groups = frame.groupby(["series", "protocol", "metric"])["test"]
     rows = [(*map(str, key), f"{values.mean():.4f}", len(values)) for key, values in groups if isinstance(key, tuple)]
-    return ["", table(("task", "protocol", "update", "metric", "score", "seeds"), rows)]
+    return ["", table(("task", "protocol", "metric", "score", "seeds"), rows)]
 
 
 def _config(record: RunRecord) -> dict[str, Any]:

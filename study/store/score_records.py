@@ -243,6 +243,12 @@ def series(scores: pd.DataFrame) -> pd.Series[str]:
     return names
 
 
+def with_series(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of `scores` of trained encoders, with their `series`."""
+    trained = scores[scores["protocol"] != "random_init"]
+    return trained.assign(series=series(trained) if len(trained) else "")
+
+
 def scores_by_run(folder: SweepFolder) -> dict[str, dict[str, float]]:
     """Return each run's metrics, means over seeds, named `downstream/<series>/<metric>`.
 
@@ -250,12 +256,9 @@ def scores_by_run(folder: SweepFolder) -> dict[str, dict[str, float]]:
     """
     if not is_there(folder.scores_file):
         return {}
-    table = read_parquet(folder.scores_file, "`study report` writes it from the records")
-    table = table[table["protocol"] != "random_init"] if len(table) else table
-    if table.empty:
-        return {}
+    table = with_series(read_parquet(folder.scores_file, "`study report` writes it from the records"))
     metrics = [name for name in map(str, table) if name.startswith(_TEST)]
-    means = table.assign(series=series(table)).groupby(["run_id", "series"], as_index=False)[metrics].mean()
+    means = table.groupby(["run_id", "series"], as_index=False)[metrics].mean()
     by_run: dict[str, dict[str, float]] = {}
     for row in means.to_dict("records"):
         known = {name: float(row[name]) for name in metrics if not math.isnan(row[name])}

@@ -21,12 +21,15 @@ from transformers import (
     AutoTokenizer,
 )
 
+from study.config.score_config import Knobs
 from study.counting.parameters import parameters
-from study.scoring.exporting import export
+from study.scoring.exporting import export, model_card
 from study.scoring.pretrained import Pretrained
 from study.store.run_folder import RunFolder
+from study.store.score_records import readable_scores
 from study.store.sweep_folder import SweepFolder
 from tests.small import config, trained, write_corpus
+from tests.synthetic_scores import TASKS, add_score
 from tests.transformers_models import CLASSES, DEBERTA
 
 FAST = ("BertForMaskedLM", "ModernBertForMaskedLM")
@@ -190,6 +193,22 @@ def test_an_export_has_a_model_card_and_is_pushed_without_what_names_this_machin
     assert str(place) not in card
     err = study("export", run.path, "--into", tmp_path / "other", "--push", "me/refused")[2]
     assert err.startswith("error: me/refused: cannot be pushed: 401 Unauthorized; log in with `hf auth login`")
+
+
+def test_a_model_card_averages_seeds_of_one_setting_and_lists_no_random_weights(place: Path, tmp_path: Path) -> None:
+    few, score = Knobs(max_train_examples=50), TASKS["sst2"]
+    run = trained(tmp_path, config(place / "text.txt", recipe={"budget": {"steps": 2}}))
+    record = run.record()
+    assert record is not None
+    for seed in range(3):
+        add_score(SweepFolder(tmp_path), record, "sst2", score, "fine_tune", seed, 0.89 + seed / 100)
+        add_score(SweepFolder(tmp_path), record, "sst2", score, "fine_tune", seed, 0.5, few)
+        add_score(SweepFolder(tmp_path), record, "sst2", score, "random_init", seed, 0.6)
+    lines = [line for line in model_card(record, readable_scores([run]), "BertForMaskedLM").splitlines() if "sst2" in line]
+    assert lines == [
+        r"| sst2 | fine\_tune | accuracy | 0.9000 | 3 |",
+        r"| sst2 (max\_train\_examples=50) | fine\_tune | accuracy | 0.5000 | 3 |",
+    ]
 
 
 def test_a_mask_decoder_stays_with_its_run_and_its_encoder_is_exported(study: Any, place: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import torch
 from study.base.errors import InputError
 from study.benching.compression_table import paired_difference_of
 from study.config.run_config import RunConfig
+from study.config.score_config import Knobs
 from study.counting.architecture import Architecture
 from study.counting.memory import WeightFormat, model_bytes
 from study.data.prepared import prepare
@@ -35,6 +36,7 @@ from study.training.reshaping import CALIBRATION_TOKENS, shrunk
 from study.training.trained_runs import starting_weights
 from study.training.trainer import Training
 from tests.small import SHARED, config, trained, write_corpus
+from tests.synthetic_scores import TASKS, add_score
 from tests.transformers_models import CLASSES
 
 MODERN: dict[str, Any] = {"norm": "pre", "position_encoding": "rotary", "activation": "geglu", "tied_decoder": False}
@@ -281,9 +283,18 @@ def test_the_command_puts_a_run_beside_its_compressions(study: Any, source: RunF
     lines = out.splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["run", "source", "int8", "factor=8"]
     assert "narrower tables: the MLM head, and with it the loss, is a linear fit until steps train it" in out
+    smaller = next(run for run in SweepFolder(tmp_path / "small").runs() if record_of(run).config.recipe.weights == "int8")
+    for run, seed, score, knobs in (
+        *((source, seed, 0.89 + seed / 100, None) for seed in range(3)),
+        *((run, seed, 0.5, Knobs(max_train_examples=50)) for run in (source, smaller) for seed in range(3)),
+    ):
+        add_score(SweepFolder.of(run), record_of(run), "sst2", TASKS["sst2"], "fine_tune", seed, score, knobs)
+        add_score(SweepFolder.of(run), record_of(run), "sst2", TASKS["sst2"], "random_init", seed, 0.6)
     status, out, err = study("compress", source.path, *options, "--json")
     assert status == 0, err
-    first, second, _ = json.loads(out)["runs"]
+    first, second, third = json.loads(out)["runs"]
+    few = {"sst2 (max_train_examples=50)/accuracy": 0.5}
+    assert (first["scores"], second["scores"], third["scores"]) == ({"sst2/accuracy": pytest.approx(0.9)} | few, few, {})
     assert second["disk_bytes"] < 0.5 * first["disk_bytes"]
     assert second["median_seconds"] > 0
     assert second["difference_standard_error_nats"] > 0
