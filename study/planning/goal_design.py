@@ -34,13 +34,15 @@ class GoalDesign(ABC):
     def limit(self, ended: Mapping[Place, RunRecord]) -> float:
         """Return the most FLOPs to spend: as given, or what the hours left buy at the rate of the runs so far.
 
-        Before any run has ended, the rate is the one that cost estimates assume of a CPU core.
+        A run without a time, as one that failed, took what its FLOPs take at that rate. Before any run has a time, the rate is
+        the one that cost estimates assume of a CPU core.
         """
         flops, hours = self.spec.spend.flops, self.spec.spend.hours
         if hours is None:
             assert flops is not None
             return flops
-        so_far, seconds = spent(ended.values()), sum(record.wall_seconds or 0.0 for record in ended.values())
+        timed = [record for record in ended.values() if record.wall_seconds]
+        so_far, seconds = spent(timed), sum(record.wall_seconds or 0.0 for record in timed)
         rate = so_far / seconds if seconds else ASSUMED_FLOPS_PER_SECOND["cpu"]
         bought = so_far + rate * (3600 * hours - seconds)
         return bought if flops is None else min(bought, flops)

@@ -81,7 +81,8 @@ def loss_of(config: RunConfig, size: int, noise: float = 0.003) -> float:
 def ended(design: Any, config: RunConfig, number: int, **changes: Any) -> RunRecord:
     place = design.place(config)
     times = {"finished_at": f"2026-01-01T{number // 60:02}:{number % 60:02}:00+00:00", "run_id": f"{number:016x}"}
-    return record(config, loss_of(config, int(design.sizes[place[0]])), **times | changes)
+    loss = None if changes.get("state") == "DIVERGED" else loss_of(config, int(design.sizes[place[0]]))
+    return record(config, loss, **times | changes)
 
 
 def follow(
@@ -326,6 +327,24 @@ def test_hours_are_spent_at_the_rate_of_the_runs_so_far() -> None:
     assert both.limit({}) == 4e11
     over = design.ended([ended(design, config, 1, wall_seconds=3700.0)])
     assert design.standing(over)[0] == "spent"
+
+
+def test_hours_hold_where_runs_fail() -> None:
+    """No record of a failed run says how long it took, and what it cost counts all the same."""
+    failed: dict[str, Any] = {"state": "DIVERGED", "order_gain_nats": None}
+    design, limit = LawGoal(goal_sweep(FORECAST, spend={"hours": 0.001})), 3.6 * 4e10
+    proposer, flops = GoalProposer(design, [], ()), list[float]()
+    while sum(flops) <= limit and (batch := proposer.wanted({}, (), 2)):
+        for config in batch:
+            end = ended(design, config, len(flops), **failed)
+            flops.append(end.own_flops)
+            proposer.tell(config.key, end)
+    assert 0.5 * limit < sum(flops) <= limit < 2 * design.flops.sum()
+    assert proposer.path.state == "spent"
+    first, second = (design.run((point, 0)) for point in (0, 1))
+    one = [ended(design, first, 1, wall_seconds=1.8)]
+    both = [*one, ended(design, second, 2, **failed)]
+    assert design.limit(design.ended(both)) == pytest.approx(design.limit(design.ended(one))), "what failed is among the spent"
 
 
 def test_a_prior_is_a_fit_that_the_study_itself_would_use(tmp_path: Path) -> None:
