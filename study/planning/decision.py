@@ -22,6 +22,7 @@ from study.designing.racing import FIRST, Race, race, simulate_races
 from study.laws.law import Floats
 from study.planning.cell import run_config
 from study.planning.goal_design import GoalDesign, Place, spent, usable
+from study.planning.step_times import CORE_RATE
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import GoalLook, GoalState
@@ -45,7 +46,7 @@ class Decision(GoalDesign):
     whose losses by validation sequence say how much of a difference is of these sequences: noise that all seeds share.
     """
 
-    def __init__(self, spec: GoalSweep, folder_of: Callable[[RunRecord], RunFolder]) -> None:
+    def __init__(self, spec: GoalSweep, folder_of: Callable[[RunRecord], RunFolder], rate: float = CORE_RATE) -> None:
         goal = spec.goal
         assert isinstance(goal, DecisionGoal | OptimumGoal)
         assert spec.compared is not None
@@ -57,7 +58,7 @@ class Decision(GoalDesign):
             self.budget = tokens
             variants = _Variants(spec, self.compared, tokens)
             self.values, self._unmet = [*variants.configs], variants.unmet
-            super().__init__(spec, [*variants.configs.values()])
+            super().__init__(spec, [*variants.configs.values()], rate)
             if self.flops.sum() * spec.seeds <= self.limit({}):
                 break
         self._folder_of = folder_of

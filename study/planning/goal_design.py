@@ -12,7 +12,7 @@ from study.base.quantities import count_text, flops_text, plural
 from study.config.run_config import RunConfig
 from study.config.sweep import GoalSweep
 from study.counting.parameters import parameters
-from study.planning.step_times import ASSUMED_FLOPS_PER_SECOND
+from study.planning.step_times import CORE_RATE
 from study.store.records import RunRecord
 from study.store.run_folder import expected_flops
 from study.store.sweep_folder import ChosenRun, GoalLook, GoalPath, GoalState
@@ -22,10 +22,13 @@ Place = tuple[int, int]
 
 
 class GoalDesign(ABC):
-    """The points that a goal may train at, each with several seeds, and what is chosen among them."""
+    """The points that a goal may train at, each with several seeds, and what is chosen among them.
 
-    def __init__(self, spec: GoalSweep, points: Sequence[RunConfig]) -> None:
-        self.spec, self.points = spec, points
+    `rate` is the FLOPs that a second of `spend.hours` buys before any run has a time (study.planning.step_times.goal_rate).
+    """
+
+    def __init__(self, spec: GoalSweep, points: Sequence[RunConfig], rate: float = CORE_RATE) -> None:
+        self.spec, self.points, self.rate = spec, points, rate
         self.flops = np.array([expected_flops(config, config.steps) for config in points])
         self.sizes = np.array([parameters(config.architecture).parameters_non_embedding for config in points])
         self.tokens = np.array([config.tokens for config in points])
@@ -34,8 +37,7 @@ class GoalDesign(ABC):
     def limit(self, ended: Mapping[Place, RunRecord]) -> float:
         """Return the most FLOPs to spend: as given, or what the hours left buy at the rate of the runs so far.
 
-        A run without a time, as one that failed, took what its FLOPs take at that rate. Before any run has a time, the rate is
-        the one that cost estimates assume of a CPU core.
+        A run without a time, as one that failed, took what its FLOPs take at that rate.
         """
         flops, hours = self.spec.spend.flops, self.spec.spend.hours
         if hours is None:
@@ -43,7 +45,7 @@ class GoalDesign(ABC):
             return flops
         timed = [record for record in ended.values() if record.wall_seconds]
         so_far, seconds = spent(timed), sum(record.wall_seconds or 0.0 for record in timed)
-        rate = so_far / seconds if seconds else ASSUMED_FLOPS_PER_SECOND["cpu"]
+        rate = so_far / seconds if seconds else self.rate
         bought = so_far + rate * (3600 * hours - seconds)
         return bought if flops is None else min(bought, flops)
 
@@ -140,6 +142,7 @@ class GoalDesign(ABC):
             of=of,
             wanted=wanted,
             spend_flops=max(self.limit(ended), 1.0),
+            first_rate=None if self.spec.spend.hours is None or self.rate == CORE_RATE else self.rate,
             state=state,
             sentence=f"{why}, after {self._cost(ended)}{self._grid_words(grid, ended)}",
             grid_flops=grid,

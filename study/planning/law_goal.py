@@ -26,6 +26,7 @@ from study.laws.law_files import read_law
 from study.laws.observations import Observations
 from study.planning.cell import run_config
 from study.planning.goal_design import GoalDesign, Place, spent, usable
+from study.planning.step_times import CORE_RATE
 from study.store.records import RunRecord
 from study.store.sweep_folder import GoalLook, GoalState
 
@@ -86,10 +87,12 @@ class LawGoal(GoalDesign):
     ended run has left. A stage spends as much as all before it; each batch is chosen anew from the records.
     """
 
-    def __init__(self, spec: GoalSweep, states: Callable[[RunRecord], Collection[int]] = lambda _: ()) -> None:
+    def __init__(
+        self, spec: GoalSweep, states: Callable[[RunRecord], Collection[int]] = lambda _: (), rate: float = CORE_RATE
+    ) -> None:
         assert isinstance(spec.goal, ForecastGoal | ExponentGoal)
         self.goal = spec.goal
-        super().__init__(spec, list(_points(spec)))
+        super().__init__(spec, list(_points(spec)), rate)
         self.seeds, self._states = spec.seeds, states
         each = {"parameters": self.sizes, "tokens": self.tokens}
         columns = {name: np.repeat(values.astype(float), self.seeds) for name, values in each.items()}

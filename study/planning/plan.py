@@ -29,6 +29,7 @@ from study.counting.solving import undivided
 from study.data.prepared import files_fingerprints
 from study.planning.cell import Cell, Values, link_neighbours, run_config, with_sources
 from study.planning.coincidences import RequestedCell, alike_when_tuned, cell_key, other_names, redundant, with_layers_listed
+from study.planning.step_times import CORE_RATE
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder, init_from_depth
 from study.store.sweep_folder import SweepFolder
@@ -48,13 +49,15 @@ class Plan:
 
     `records` are the sweep's own. `texts` are the data fingerprints of its text as it is now, by tokeniser, none where unknown:
     only records of runs on this text count as done. `runs` is the folder of its runs, in which starts and teachers find those
-    that the sweep trains first. Its properties raise InputError with every problem of every possible run.
+    that the sweep trains first. `rate` is that of a goal's hours (see GoalDesign). Its properties raise InputError with every
+    problem of every possible run.
     """
 
     spec: Sweep
     records: Sequence[RunRecord] = ()
     texts: Texts = field(default_factory=dict)
     runs: Path = Path("runs")
+    rate: float = CORE_RATE
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -88,10 +91,10 @@ class Plan:
         if self.spec.compared is not None:
             from study.planning.decision import Decision
 
-            return Decision(self.spec, lambda record: RunFolder(self.runs / record.run_id))
+            return Decision(self.spec, lambda record: RunFolder(self.runs / record.run_id), self.rate)
         from study.planning.law_goal import LawGoal
 
-        return LawGoal(self.spec, lambda record: RunFolder(self.runs / record.run_id).branch_steps())
+        return LawGoal(self.spec, lambda record: RunFolder(self.runs / record.run_id).branch_steps(), self.rate)
 
     def check(self) -> None:
         """Raise InputError for whatever is wrong with any of its runs."""
@@ -153,12 +156,14 @@ class Plan:
 
 
 def plan_of(folder: SweepFolder, records: Sequence[RunRecord]) -> Plan:
-    """Return the plan of a sweep by its file, on its present text.
+    """Return the plan of a sweep by its file, on its present text, with a goal as last launched.
 
     Raises InputError if its file cannot be launched.
     """
     spec, _ = read_sweep(folder.sweep_file)
-    return Plan(spec, records, files_fingerprints(spec.texts), folder.runs_folder)
+    path = folder.goal_path() if isinstance(spec, GoalSweep) and spec.spend.hours is not None else None
+    rate = CORE_RATE if path is None or path.first_rate is None else path.first_rate
+    return Plan(spec, records, files_fingerprints(spec.texts), folder.runs_folder, rate)
 
 
 def _aside(spec: CellSweep) -> tuple[str, ...]:

@@ -18,6 +18,9 @@ from study.store.records import Environment, RunRecord, seconds_per_step
 ASSUMED_FLOPS_PER_SECOND = {"cpu": 4e10, "cuda": 1e14}
 """The assumed rate of one CPU core or one GPU before any record exists."""
 
+CORE_RATE = ASSUMED_FLOPS_PER_SECOND["cpu"]
+"""The assumed rate of one CPU core."""
+
 ASSUMED_START_SECONDS = {"cpu": 0.0, "cuda": 10.0}
 """The assumed time to build the kernels of a run before any record exists."""
 
@@ -94,7 +97,7 @@ def step_times(
     used, where = (of_own, "of this sweep") if of_own else (of_others, "of other sweeps here")
     share = _share(slot, len(slot.indices), slot.threads, slot.sharing)
     if not used:
-        rate = share.amount * ASSUMED_FLOPS_PER_SECOND[slot.device]
+        rate = assumed_rate(slot)
         overhead = ASSUMED_SECONDS_PER_STEP[slot.device]
         start = ASSUMED_START_SECONDS[slot.device]
         return StepTimes({}, overhead, rate, start, f"{_words(overhead, rate)}, assumed, without earlier runs")
@@ -115,6 +118,17 @@ def step_times(
     measured = {work: seconds for work, (_, seconds) in steps.items()}
     start = median(timed.start_seconds for timed in used)
     return StepTimes(measured, overhead, rate, start, f"{_words(overhead, rate)}, {source}")
+
+
+def assumed_rate(slot: Slot) -> float:
+    """Return the rate assumed of a slot before any record exists."""
+    share = _share(slot, len(slot.indices), slot.threads, slot.sharing)
+    return share.amount * ASSUMED_FLOPS_PER_SECOND[slot.device]
+
+
+def goal_rate(slot: Slot) -> float:
+    """Return the FLOPs that a second of a goal buys before any run has a time: a slot's on GPUs, on a CPU one core's."""
+    return CORE_RATE if slot.device == "cpu" else assumed_rate(slot)
 
 
 def _median_steps(used: Sequence[_Timed], share: Share) -> dict[tuple[object, ...], tuple[float, float]]:

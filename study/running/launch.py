@@ -33,6 +33,7 @@ from study.executing.slots import Slot, sharing_note
 from study.planning.cost_estimate import CostEstimate, cost_lines, estimate_cost
 from study.planning.memory_check import memory_for, require_memory
 from study.planning.plan import Plan
+from study.planning.step_times import goal_rate
 from study.running.coordinator import preparing
 from study.running.display import execute_all
 from study.running.run_proposer import RunProposer
@@ -59,7 +60,8 @@ def plan(spec: Sweep, results: Path, resources: Resources) -> CostEstimate:
     Raises InputError where a run cannot be or execute.
     """
     folder = folder_of(spec, results)
-    estimate = _estimate(_planned(spec, folder), folder, resources, make_slots(resources))
+    slots = make_slots(resources)
+    estimate = _estimate(_planned(spec, folder, slots), folder, resources, slots)
     return replace(
         estimate,
         unread=next(filter(None, map(unread_at_first, spec.texts)), None),
@@ -68,8 +70,8 @@ def plan(spec: Sweep, results: Path, resources: Resources) -> CostEstimate:
     )
 
 
-def _planned(spec: Sweep, folder: SweepFolder) -> Plan:
-    """Return the plan of a sweep beside the records of its folder that are of its present text."""
+def _planned(spec: Sweep, folder: SweepFolder, slots: Sequence[Slot]) -> Plan:
+    """Return the plan of a sweep on these slots beside the records of its folder that are of its present text."""
     records, problems = folder.read_records()
     refuse_newer(problems)
     warn_of(problems)
@@ -78,7 +80,7 @@ def _planned(spec: Sweep, folder: SweepFolder) -> Plan:
         texts = fingerprints(spec.texts) if not far and (records or folder.siblings() or _names_cells(spec)) else {}
     except InputError:  # which `check_files` raises beside all other problems
         texts = {}
-    return Plan(spec, records, texts, folder.runs_folder)
+    return Plan(spec, records, texts, folder.runs_folder, goal_rate(slots[0]))
 
 
 def _names_cells(spec: Sweep) -> bool:
@@ -274,7 +276,8 @@ def launched(
     saved.
     """
     folder = folder_of(spec, results)
-    planned, slots = _planned(spec, folder), make_slots(resources)
+    slots = make_slots(resources)
+    planned = _planned(spec, folder, slots)
     estimate = _estimate(planned, folder, resources, slots, *checks)
     for note in (*cost_lines(estimate), *filter(None, [sharing_note(slots), another_question(folder, spec)])):
         say(console, note)

@@ -405,12 +405,14 @@ class GoalPath(Strict):
 
     `wanted` is the half-width at which the goal is met, in the words `of`, of the budget `spend_flops`. `target_parameters` and
     `target_tokens` are where the loss is wanted, if anywhere, and `forecast_nats` is what it is there by the runs so far.
-    `grid_flops` is what a grid of the same pool would have taken for the same, once the goal is over.
+    `grid_flops` is what a grid of the same pool would have taken for the same, once the goal is over. `first_rate` is the FLOPs
+    that a second of a limit in hours bought before any run had a time, None for those of a CPU core.
     """
 
     of: str
     wanted: Positive
     spend_flops: Positive
+    first_rate: Positive | None = None
     state: GoalState
     sentence: str
     looks: tuple[GoalLook, ...] = ()

@@ -13,19 +13,23 @@ from click.testing import CliRunner
 from study.base.errors import InputError
 from study.base.quantities import flops_text
 from study.cli import commands
+from study.config.resources import Resources
 from study.config.run_config import RunConfig
 from study.config.sweep import GoalSweep
+from study.config.sweep_files import read_sweep
 from study.designing.choosing import expected_error, half_width_of
 from study.executing.slots import Slot
 from study.planning.cost_estimate import cost_summary, estimate_cost
 from study.planning.decision import Decision
 from study.planning.goal_design import GoalProposer
 from study.planning.law_goal import LawGoal
-from study.planning.plan import Plan
+from study.planning.plan import Plan, plan_of
+from study.planning.step_times import goal_rate
+from study.running.launch import plan
 from study.store.records import RunRecord
 from study.store.run_folder import RunFolder
-from study.store.sweep_folder import GoalPath
-from tests.sweeps import parsed, record
+from study.store.sweep_folder import GoalPath, SweepFolder
+from tests.sweeps import parsed, record, write_sweep, write_topics
 
 SEQUENCES = 40
 
@@ -327,6 +331,29 @@ def test_hours_are_spent_at_the_rate_of_the_runs_so_far() -> None:
     assert both.limit({}) == 4e11
     over = design.ended([ended(design, config, 1, wall_seconds=3700.0)])
     assert design.standing(over)[0] == "spent"
+
+
+def test_hours_buy_at_the_rate_of_the_device(tmp_path: Path) -> None:
+    """On a GPU the same hours afford a longer budget, and a status finds the budget of the last launch."""
+    goal = RATES | {"at": {"depth": 12, "width": 512}}
+    pool = {"head_width": 64, "tokens": [1e7, 1e9]}
+    changes = DECISION | {"goal": goal, "pool": pool, "spend": {"hours": 24}}
+    file = write_sweep(tmp_path / "toy.yaml", write_topics(tmp_path / "text.txt"), **changes)
+    spec, _ = read_sweep(file)
+    with pytest.raises(InputError, match=r"spend\.hours: 3\.456e\+15 is less than 3 seeds of each variant cost"):
+        plan(spec, tmp_path, Resources(on="slurm", device="cpu"))
+    design = plan(spec, tmp_path, Resources(on="slurm", device="cuda")).plan.design
+    assert design.limit({}) == 24 * 3600 * 1e14
+    assert design.target == (design.sizes.mean(), 1e9)
+    assert plan(spec, tmp_path, Resources(on="slurm", device="cuda", devices=2)).plan.design.limit({}) == 48 * 3600 * 1e14
+    folder = SweepFolder(tmp_path / "toy")
+    folder.path.mkdir()
+    folder.sweep_file.write_bytes(file.read_bytes())
+    assert not plan_of(folder, ()).holds(design.points[0])
+    folder.goal_file.write_text(design.path([]).model_dump_json(exclude_none=True))
+    assert plan_of(folder, ()).holds(design.points[0])
+    assert goal_rate(Slot("cpu", (0, 1), 8)) == 4e10, "as assumed of one core since the first release"
+    assert LawGoal(goal_sweep(FORECAST, spend={"hours": 1})).path([]).first_rate is None
 
 
 def test_hours_hold_where_runs_fail() -> None:
