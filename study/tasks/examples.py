@@ -111,8 +111,9 @@ class TaskData:
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex digits over kind, labels and the examples of every split."""
-        digest = hashlib.sha256(json.dumps([self.spec.kind, self.spec.regression, self.labels]).encode())
+        """16 hex digits over kind, labels, the examples of every split, and whether a question may have no answer."""
+        kind = [self.spec.kind, self.spec.regression, self.labels, *(["unanswerable"] if self.spec.unanswerable else [])]
+        digest = hashlib.sha256(json.dumps(kind).encode())
         for name in sorted(self.splits):
             digest.update(f"\n{name}\n".encode())
             for example in self.splits[name]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -229,6 +230,19 @@ def test_a_question_may_have_no_answer(suffix: str, tmp_path: Path) -> None:
     spec = {"kind": "spans", "metrics": ["answer_f1"], "unanswerable": True}
     task = load_task(made(tmp_path, spec, suffix, train=rows, dev=rows, test=rows))
     assert task.test[1] == SpanExample(1, "one two", "why?", (), ())
+
+
+def test_a_task_whose_questions_may_have_no_answer_is_another(tmp_path: Path) -> None:
+    """Its encoder may answer none; a task without is what it was before there was such a field."""
+    rows = [{"context": "one two", "question": "what?", "answer": ["two"], "answer_start": [4]}]
+    spec = {"kind": "spans", "metrics": ["answer_f1"]}
+    plain, other = (
+        load_task(made(tmp_path, spec | more, train=rows, dev=rows, test=rows)) for more in ({}, {"unanswerable": True})
+    )
+    assert plain.splits == other.splits
+    assert plain.fingerprint != other.fingerprint
+    splits = "".join(f'\n{split}\n[0, "one two", "what?", ["two"], [4]]' for split in ("dev", "test", "train"))
+    assert plain.fingerprint == hashlib.sha256(f'["spans", false, []]{splits}'.encode()).hexdigest()[:16]
 
 
 SEVERAL = {"kind": "single", "metrics": ["micro_f1"], "multi_label": True}
