@@ -21,6 +21,7 @@ from study.base.randomness import Stream, stream_seed
 from study.config.run_config import DataConfig, fingerprint_of
 from study.data.cache import cache_root, open_entry
 from study.data.corpora import Split, corpus_identity
+from study.data.deduplication import DEDUPLICATION_VERSION
 from study.data.tokenizing import SpecialTokens
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def passages_of(data: DataConfig, documents: Callable[[], Iterable[tuple[Split, 
     They depend on the text alone.
     """
     limit = _BYTES_A_TOKEN * data.validation_sequences * data.sequence_length
-    identity = fingerprint_of([PASSAGES_VERSION, corpus_identity(data), data.dedupe, limit])
+    later = [DEDUPLICATION_VERSION] if data.dedupe and DEDUPLICATION_VERSION > 1 else []  # entries of the first lack it
+    identity = fingerprint_of([PASSAGES_VERSION, corpus_identity(data), data.dedupe, limit, *later])
 
     def build(_: object) -> dict[str, Any]:
         return {"passages": _with_smallest_hashes(documents(), limit)}

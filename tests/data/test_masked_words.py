@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from study.config.run_config import TokenizerConfig, TokenizerKind
-from study.data.corpora import Split
+from study.config.run_config import TokenizerConfig, TokenizerKind, fingerprint_of
+from study.data.corpora import Split, corpus_identity
 from study.data.masked_words import WORD, MaskedWords, Passage, masked_words, passages_of
 from study.data.masking import IGNORED
 from study.data.prepared import prepare
@@ -100,6 +100,22 @@ def test_a_guess_among_all_pieces_costs_their_logarithm() -> None:
     assert result.bits_per_masked_byte_standard_error is not None
     assert result.byte_losses is not None
     assert result.byte_losses.mean() / math.log(2) == pytest.approx(result.bits_per_masked_byte)
+
+
+def test_passages_are_read_again_once_deduplication_drops_other_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUDY_CACHE", str(tmp_path / "cache"))
+    plain = config(write_corpus(tmp_path / "text.txt")).data
+    for data, kept in ((plain, ["first"]), (plain.model_copy(update={"dedupe": True}), ["first", "second"])):
+        seen = []
+        for version, text in ((1, "first"), (2, "second")):
+            monkeypatch.setattr("study.data.masked_words.DEDUPLICATION_VERSION", version)
+            documents: list[tuple[Split, str]] = [("validation", text)]
+            seen.append(passages_of(data, documents.copy)[0].text)
+        assert list(dict.fromkeys(seen)) == kept
+    limit = 4 * plain.validation_sequences * plain.sequence_length
+    names = {file.name for file in (tmp_path / "cache" / "passages").iterdir() if file.is_dir()}
+    first = {fingerprint_of([1, corpus_identity(plain), dedupe, limit]) for dedupe in (False, True)}
+    assert names > first, "entries of the first version keep their names"
 
 
 def test_passages_depend_on_the_text_alone_and_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
