@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from study.config.run_config import OVERLAP_WINDOW
 from study.data.corpora import SPLITS, Split, Tally
+from study.data.splitmix import GOLDEN, mixed
 
 Documents = Iterable[tuple[Split, str]]
 
@@ -53,7 +54,7 @@ _BATCH = 2**18
 Tokens = NDArray[np.unsignedinteger]
 Hashes = NDArray[np.uint64]
 
-_HASH_BASE = np.uint64(0x9E3779B97F4A7C15)
+_HASH_BASE = np.uint64(GOLDEN % 2**64)
 """The base of the polynomial hash of a window."""
 
 _SPARSE = 8
@@ -241,7 +242,7 @@ def overlap_share(validation: Tokens, train: Tokens, vocabulary: int, separator:
 
     Source: the word 13-grams of Brown et al. 2020 (Language models are few-shot learners, appendix C), here of tokens.
     """
-    table = mixed(np.arange(vocabulary, dtype=np.uint64))
+    table = token_hashes(vocabulary)
     own_table = table.copy()
     own_table[separator] += np.uint64(1)  # no window across a document's end matches
     count = max(0, len(validation) - OVERLAP_WINDOW + 1)
@@ -259,15 +260,9 @@ def _hashes(tokens: Tokens, start: int, count: int, table: NDArray[np.uint64]) -
     return window_hashes(table[tokens[start : start + count + OVERLAP_WINDOW - 1]], OVERLAP_WINDOW)
 
 
-def mixed(numbers: Hashes) -> Hashes:
-    """Spread numbers over 64 bits, one to one.
-
-    Source: the finaliser of SplitMix64 (Steele, Lea and Flood 2014, Fast splittable pseudorandom number generators, OOPSLA).
-    """
-    numbers = (numbers + np.uint64(1)) * _HASH_BASE
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return numbers ^ (numbers >> np.uint64(31))
+def token_hashes(vocabulary: int) -> Hashes:
+    """Return the hash of each token, all different: the first outputs of SplitMix64."""
+    return mixed(np.arange(1, vocabulary + 1) * GOLDEN).view(np.uint64)
 
 
 def window_hashes(items: Hashes, length: int) -> Hashes:

@@ -5,24 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
 from study.config.run_config import Masking
+from study.data.splitmix import GOLDEN, mixed, shifted
 
 IGNORED = -100
 """The label of an unpredicted position; torch's cross_entropy ignores it."""
-
-GOLDEN, _FIRST, _SECOND = (bits - 2**64 for bits in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-"""The constants of SplitMix64 as int64; GOLDEN is the step of its counter."""
-
-Integers = TypeVar("Integers", Tensor, NDArray[np.int64])
-"""64-bit integers of torch or NumPy, which wrap around."""
 
 _FRACTION_BITS = 24
 """Bits of a drawn fraction: the precision of float32."""
@@ -142,10 +135,7 @@ class Masker:
 def _static_draws(
     tokens: Int[Tensor, "B S"], copies_B: Int[Tensor, " B"], seed: int
 ) -> Callable[[int], Float[Tensor, "B count"]]:
-    """Return a function that draws fractions, determined by tokens, copy and seed.
-
-    SplitMix64 hashes a counter (Steele et al. 2014, "Fast splittable pseudorandom number generators", figure 17).
-    """
+    """Return a function that draws fractions, determined by tokens, copy and seed, by SplitMix64 of a counter."""
     indices_S = torch.arange(tokens.shape[1], device=tokens.device)
     of_text_B = mixed(tokens + indices_S * GOLDEN).sum(1)
     keys_Bx1 = mixed(mixed(of_text_B + seed) + copies_B)[:, None]
@@ -155,23 +145,10 @@ def _static_draws(
         nonlocal drawn
         counters = torch.arange(drawn, drawn + count, device=tokens.device)
         drawn += count
-        bits_Bxcount = _shifted(mixed(keys_Bx1 + counters * GOLDEN), 64 - _FRACTION_BITS)
+        bits_Bxcount = shifted(mixed(keys_Bx1 + counters * GOLDEN), 64 - _FRACTION_BITS)
         return bits_Bxcount.float().div_(2**_FRACTION_BITS)
 
     return draw
-
-
-def mixed(numbers: Integers) -> Integers:
-    """SplitMix64's finaliser: each input bit flips about half the output bits."""
-    numbers = (numbers ^ _shifted(numbers, 30)) * _FIRST
-    numbers = (numbers ^ _shifted(numbers, 27)) * _SECOND
-    return numbers ^ _shifted(numbers, 31)
-
-
-def _shifted(numbers: Integers, bits: int) -> Integers:
-    """Shift right logically, as if unsigned."""
-    shifted: Integers = (numbers >> bits) & (2 ** (64 - bits) - 1)
-    return shifted
 
 
 @functools.cache

@@ -17,8 +17,8 @@ from torch import Tensor
 from study.base.errors import InputError
 from study.config.recipe import Objective
 from study.data.corpora import MORE_DOCUMENTS, Split
-from study.data.masking import GOLDEN, mixed
 from study.data.prepared import PreparedData
+from study.data.splitmix import GOLDEN, mixed
 from study.data.tokenizing import SpecialTokens, sentence_ends
 
 BRACKETS = 3

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from study.data import deduplication
 from study.data.corpora import Document, Split, Tally, split_documents, split_of
-from study.data.deduplication import WINDOW, WindowSet, items_in, mixed, overlap_share, repetitions, window_hashes
+from study.data.deduplication import WINDOW, WindowSet, items_in, overlap_share, repetitions, token_hashes, window_hashes
 
 WORDS = [a + b + c for a in "bdgklmnprst" for b in "aeiou" for c in "nrst"]
 
@@ -192,7 +192,7 @@ def test_windows_are_met_where_they_are_equal(ours: list[int], theirs: list[int]
     def windows(items: list[int]) -> list[tuple[int, ...]]:
         return [tuple(items[at : at + length]) for at in range(len(items) - length + 1)]
 
-    table = mixed(np.arange(10, dtype=np.uint64))
+    table = token_hashes(10)
     known = WindowSet(window_hashes(table[np.array(ours, int)], length))
     known.meet(window_hashes(table[np.array(theirs, int)], length))
     assert known.met.tolist() == [window in windows(theirs) for window in windows(ours)]
