@@ -325,9 +325,9 @@ class _Steps(IterableDataset[TaskBatch]):
 
 @dataclass(frozen=True)
 class FineTuned:
-    """A finished fine-tuning: the module at its best epoch, its predictions for test, and the seconds it took.
+    """A finished fine-tuning: the module at its best epoch, its predictions for test, and what it took.
 
-    `train_flops` are its own, `spent_flops` also those of its teacher, if any (ScoreRecord).
+    `seconds` are also those of its teacher, if any; `train_flops` are its own, `spent_flops` also the teacher's (ScoreRecord).
     """
 
     module: FineTuning
@@ -345,17 +345,20 @@ def fine_tune(scoring: ScoreAttempt, data: TaskInputs) -> FineTuned:
     """
     scoring.folder.refuse_linked_checkpoints()
     taught = None if scoring.config.knobs.teacher is None else _taught(scoring, data.task)
-    module, seconds = _trained(scoring, data, None if taught is None else taught.logits)
+    module, clock = _trained(scoring, data, None if taught is None else taught.logits)
     train_flops = module.flops_to(module.steps_done)
     spent_flops = None if taught is None else train_flops + taught.flops
-    return FineTuned(module, module.predict_test(scoring.precision), seconds, train_flops, spent_flops)
+    predictions = module.predict_test(scoring.precision)
+    seconds = clock.seconds + (0.0 if taught is None else taught.seconds)
+    return FineTuned(module, predictions, seconds, train_flops, spent_flops)
 
 
 class _Taught(NamedTuple):
-    """A teacher's logits, a row for each unlabelled text, and the FLOPs they needed."""
+    """A teacher's logits, a row for each unlabelled text, and the FLOPs and seconds they needed."""
 
     logits: Float[Tensor, "N C"]
     flops: float
+    seconds: float
 
 
 def _taught(scoring: ScoreAttempt, task: TaskData) -> _Taught:
@@ -368,7 +371,7 @@ def _taught(scoring: ScoreAttempt, task: TaskData) -> _Taught:
     if is_there(kept):
         shutil.rmtree(folder.path, ignore_errors=True)  # an earlier attempt may have ended before it removed it
         with np.load(kept) as file:
-            return _Taught(torch.from_numpy(file["logits"]), float(file["flops"]))
+            return _Taught(torch.from_numpy(file["logits"]), float(file["flops"]), float(file.get("seconds", 0.0)))
     assert config.knobs.teacher is not None
     run = Pretrained(RunFolder(Path(config.knobs.teacher)))
     knobs = config.knobs.model_copy(update={"teacher": None})
@@ -377,29 +380,30 @@ def _taught(scoring: ScoreAttempt, task: TaskData) -> _Taught:
     teaching = replace(scoring, config=own, run=run, folder=folder, checkpoint=checkpoint)
     folder.path.mkdir(exist_ok=True)
     inputs = task_inputs(task, run, knobs)
-    module, _ = _trained(teaching, inputs, None)
+    module, clock = _trained(teaching, inputs, None)
     logits_NxC = np.stack(module.logits_of(UNLABELLED, scoring.precision)).astype(np.float32)
     labels = encoder_flops(run.config.architecture, inputs.splits[UNLABELLED].tokens.lengths.tolist()) / 3  # forward passes
     record = run.folder.record()
     assert record is not None, "a teacher has completed"
     needed = record.train_flops if record.spent_flops is None else record.spent_flops
     flops = needed + module.flops_to(module.steps_done) + labels
+    seconds = clock.seconds
     scoring.check()
     content = io.BytesIO()
-    np.savez(content, logits=logits_NxC, flops=flops)
+    np.savez(content, logits=logits_NxC, flops=flops, seconds=seconds)
     kept.parent.mkdir(exist_ok=True)
     write_atomically(kept, content.getvalue())
     shutil.rmtree(folder.path)
-    return _Taught(torch.from_numpy(logits_NxC), flops)
+    return _Taught(torch.from_numpy(logits_NxC), flops, seconds)
 
 
-def _trained(scoring: ScoreAttempt, data: TaskInputs, taught_NxC: Tensor | None) -> tuple[FineTuning, float]:
-    """Return a module at its last step, with the seconds it took."""
+def _trained(scoring: ScoreAttempt, data: TaskInputs, taught_NxC: Tensor | None) -> tuple[FineTuning, Clock]:
+    """Return a module at its last step, and the clock that goes on counting its seconds."""
     config, folder, execution, checkpoint = scoring.config, scoring.folder, scoring.execution, scoring.checkpoint
+    clock = Clock(config.fingerprint())
     model = task_model(config, scoring.run, data)
     module = FineTuning(config, data, model, in_int8=scoring.in_int8, taught_NxC=taught_NxC)
     module.log_every_steps = max(1, min(50, module.steps // ROWS))
-    clock = Clock(config.fingerprint())
     metrics = MetricsFile(folder.metrics_file, 0 if checkpoint is None else step_of(checkpoint), scoring.check)
     trainer = lightning_trainer(
         execution.device,
@@ -423,7 +427,7 @@ def _trained(scoring: ScoreAttempt, data: TaskInputs, taught_NxC: Tensor | None)
     finally:
         metrics.close()
     module.to("cuda" if execution.device == "cuda" else "cpu")
-    return module, clock.seconds
+    return module, clock
 
 
 def task_model(config: ScoreConfig, run: Pretrained, data: TaskInputs) -> TaskModel:

@@ -68,9 +68,10 @@ class ScoreRecord(Strict):
     split if anything was chosen. `dev_scores` and `test_scores` hold every metric at the chosen epoch; `test_standard_error`
     and the 95% `test_interval` are the main one's over the examples. `lost_share` is the share of characters that became [UNK]
     or no piece in the split with the largest, None in older records. The record of `run_id` describes the encoder. `tokens`
-    went through the encoder in training, without padding; `tokens_per_second` is of training alone, `seconds` of everything,
-    over all attempts. `train_flops` are the encoder's of fine-tuning, by that convention (SequenceFlops) and without padding;
-    `spent_flops`, with a teacher, also its fine-tuning, its labels, and the `train_flops` of all runs that it needs.
+    went through the encoder in training, without padding; `tokens_per_second` is of training alone, `seconds` of everything but
+    reading the task, over all attempts, with a teacher's fine-tuning; earlier versions left out that and test. `train_flops`
+    are the encoder's of fine-tuning, by that convention (SequenceFlops) and without padding; `spent_flops`, with a teacher,
+    also its fine-tuning, its labels, and the `train_flops` of all runs that it needs.
     """
 
     schema_version: Literal[1] = 1

@@ -32,6 +32,7 @@ from study.base.statistics import noise_of_seeds
 from study.config.resources import Resources
 from study.config.score_config import Downstream, ScoreConfig
 from study.counting.architecture import Architecture
+from study.counting.memory import Precision
 from study.counting.named_models import named
 from study.counting.parameters import flops_per_sequence
 from study.dashboard.run_charts import with_reasons
@@ -53,6 +54,7 @@ from study.scoring.evaluations import Evaluation, ScoreJob, all_evaluations, bat
 from study.scoring.features import embed
 from study.scoring.fine_tuning import FineTuning, task_model
 from study.scoring.making import make_baselines
+from study.scoring.predictions import Logits
 from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.probes import STRENGTHS, _best_strength, _fitted
 from study.scoring.score_table import _baselines, _failures, rows
@@ -145,6 +147,27 @@ def made(requested: ScoreJob, stop: StopSignal | None = None) -> ScoreRecord:
     assert record is not None
     assert record.state == "COMPLETED", record.reason
     return record
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the clock, the logits of a split at the best epoch take a thousand seconds."""
+    waited, counter, original = [0.0], time.perf_counter, FineTuning.logits_of
+
+    def logits_of(self: FineTuning, split: str, precision: Precision) -> Logits:
+        waited[0] += 1000.0
+        return original(self, split, precision)
+
+    monkeypatch.setattr(FineTuning, "logits_of", logits_of)
+    monkeypatch.setattr(time, "perf_counter", lambda: counter() + waited[0])
+
+
+def test_the_seconds_of_a_score_count_its_test_split(run: RunFolder, late: None) -> None:
+    record = made(job(run, seed=17))
+    assert record.seconds is not None
+    assert 1000 < record.seconds < 1900
+    assert record.tokens_per_second is not None
+    assert record.tokens_per_second > (record.tokens or 0) / 900, "of training alone"
 
 
 @pytest.mark.slow  # that it predicts in int8 is among the fast tests of compressing
@@ -407,6 +430,19 @@ def test_a_teacher_is_known_by_its_run_wherever_its_folder_lies(run: RunFolder) 
     assert here.fingerprint() == there.fingerprint() != none.fingerprint()
     assert here.tuned_with() == there.tuned_with() != none.tuned_with()
     assert ScoreConfig.parse(json.loads(none.model_dump_json(exclude_none=True))) == none
+
+
+@pytest.mark.slow
+def test_the_seconds_of_a_taught_score_count_its_teacher(topics: tuple[RunFolder, RunFolder], late: None) -> None:
+    """Also where an attempt after the teacher's goes on from what the teacher said."""
+    small, large = topics
+    record = made(on_topics(small, teacher=str(large.path), epochs=1, taught_epochs=1))
+    assert record.seconds is not None
+    assert 2000 < record.seconds < 2900
+    stopped = on_topics(small, teacher=str(large.path), epochs=1, taught_epochs=2)
+    assert stopped.execute(Execution(checkpoint_seconds=1e9), StopAfter(10)) == "PREEMPTED"
+    assert (stopped.folder.checkpoints / TAUGHT).exists()
+    assert 2000 < (made(stopped).seconds or 0.0) < 2900
 
 
 @pytest.mark.slow
