@@ -51,14 +51,14 @@ class GoalDesign(ABC):
 
     @property
     def limit_place(self) -> str:
-        """The key of the file that limits what is spent."""
-        return "spend.flops" if self.spec.spend.hours is None else "spend.hours"
+        """The key of the file that limits what is spent, before any run."""
+        return "spend.flops" if self.spec.spend.flops == self.limit({}) else "spend.hours"
 
     @property
     def _limit_text(self) -> str:
         flops, hours = self.spec.spend.flops, self.spec.spend.hours
         given = [] if flops is None else [f"{flops_text(flops)} FLOPs"]
-        return " and ".join([*given, *([] if hours is None else [f"{hours:g} hours of training"])])
+        return " and ".join([*given, *([] if hours is None else [f"{hours:g} h of training"])])
 
     def run(self, place: Place) -> RunConfig:
         """Return the run at a place."""

@@ -421,6 +421,7 @@ def test_a_decision_that_runs_out_of_seeds_says_how_many_it_would_take(tmp_path:
         (FORECAST, {"spend": {"flops": 3e9}}, "spend.flops", "cheapest runs cost"),
         (FORECAST, {"spend": {}}, "spend", "needs flops or hours"),
         (FORECAST, {"spend": {"hours": 1e-6}}, "spend.hours", "cheapest run"),
+        (FORECAST, {"spend": {"hours": 1, "flops": 3e9}}, "spend.flops", "cheapest runs cost"),
         (FORECAST, {"goal": {"within": 0.1}}, "goal", "needs exactly one of forecast, exponent, decide, optimum"),
         (FORECAST, {"goal": {"forcast": {}}}, "goal", "not none; for 'forcast', did you mean 'forecast'?"),
         (
