@@ -70,8 +70,9 @@ def each_once(values: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
     """Return the values; raises ValueError for a repeated one."""
     for value, count in Counter(values).items():
         if count > 1:
-            repeated = value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
-            repeated = whole(value) if isinstance(value, float) else repeated
+            repeated: object = value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
+            if isinstance(repeated, float):
+                repeated = whole(repeated)
             raise ValueError(f"holds {shown(repeated)} twice; list it once")
     return values
 
