@@ -193,9 +193,11 @@ def test_a_donor_is_known_by_its_run_and_layers_wherever_it_lies(corpus: Path) -
     assert started(corpus, f"b/{run}/").variant(("recipe.start",)) == f"start={run}:first"
     assert RunConfig.parse(other.to_dict()) == other
     assert "start" not in toy(corpus).to_dict()["recipe"]
-    for wrong in ("afresh", "results/mine", f"a/{run}:middle", f"{run}0"):
+    for wrong in ("afresh", "results/mine", f"{run}0"):
         with pytest.raises(InputError, match=r"recipe\.start: .*neither fresh nor the folder of a run"):
             started(corpus, wrong)
+    with pytest.raises(InputError, match=r"recipe\.start: .* has ':middle' after its run; known: :0,2,4, :first"):
+        started(corpus, f"a/{run}:middle")
 
 
 def test_a_run_goes_on_from_the_layers_of_another(corpus: Path, source: RunFolder, tmp_path: Path) -> None:
