@@ -510,7 +510,7 @@ def test_an_encoder_without_a_finite_loss_is_refused_before_anything_is_written(
     status, out, err = study("import-encoder", source, "--into", tmp_path / "into", *text(place))
     assert (status, out) == (2, "")
     assert "Traceback" not in err
-    assert f"\nerror: {source}: has no finite loss on this text (the validation loss is nan after step 0); fetch or save" in err
+    assert f"error: {source}: has no finite loss on this text (the validation loss is nan after step 0); fetch or save" in err
     assert not (tmp_path / "into").exists()
 
 
@@ -525,7 +525,7 @@ def test_an_encoder_for_which_memory_does_not_suffice_is_refused_before_anything
     status, out, err = study("import-encoder", source, "--into", tmp_path / "into", *text(place))
     assert (status, out) == (2, "")
     assert "Traceback" not in err
-    assert f"\nerror: {source}: needs more memory than there is (DefaultCPUAllocator: can't allocate memory" in err
+    assert f"error: {source}: needs more memory than there is (DefaultCPUAllocator: can't allocate memory" in err
     assert not (tmp_path / "into").exists()
 
 
