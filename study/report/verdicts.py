@@ -173,7 +173,7 @@ def _average_trend(scores: DownstreamEvidence) -> str:
     trend = scores.average.trend
     interval = "no interval" if trend.low is None else f"95% interval {trend.low:+.2f} to {trend.high:+.2f}"
     size = scores.average.untrained
-    beside = f"; untrained, the same encoders have {size.score:+.2f}, and what training adds {size.gain:+.2f}" if size else ""
+    beside = f", where they have {size.score:+.2f} untrained and what training adds has {size.gain:+.2f}" if size else ""
     return f"a rank correlation of {trend.correlation:+.2f} ({interval}) with the falling loss on average{beside}"
 
 
