@@ -95,13 +95,13 @@ class DecisionGoal(Strict):
     @field_validator("decide")
     @classmethod
     def _is_compared_in_nats(cls, knob: str) -> str:
+        if knob.startswith("recipe.budget"):
+            raise ValueError("is the budget, which a decision holds equal; forecast a loss to compare budgets")
         known = [*SOLVED, *(one for one in KNOBS if one.startswith(("architecture.", "recipe.")))]
-        if knob not in known and not knob.startswith("recipe.budget"):
+        if knob not in known:
             best = near(knob, known)
             hint = f"did you mean {best!r}?" if best else "write one, or a knob such as recipe.masking.rate"
             raise ValueError(f"is neither {' nor '.join(SOLVED)}, nor a knob of architecture or recipe; {hint}")
-        if knob.startswith("recipe.budget"):
-            raise ValueError("is the budget, which a decision holds equal; forecast a loss to compare budgets")
         if knob in _UNLIKE:
             raise ValueError(f"is {knob}, whose values differ in size or in loss per token; write {' or '.join(SOLVED)}")
         return knob

@@ -326,7 +326,9 @@ class MaskedLanguageModelling(pl.LightningModule):
         It is 1 unless padding, or sequences of few ordinary tokens, leave some ranks fewer labels.
         """
         own = (labels_BxK != IGNORED).sum().float()
-        return own * ranks / self.trainer.strategy.reduce(own.clone(), reduce_op="sum")
+        everyones = own.clone()
+        torch.distributed.all_reduce(everyones)  # the strategy's own reduction waits at a barrier first
+        return own * ranks / everyones
 
     def _draws(self, positions_BxK: Tensor) -> Tensor:
         """Return a draw for each masked position, whatever the number of ranks."""
