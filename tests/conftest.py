@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
@@ -35,6 +36,12 @@ def _unsynced() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Each test starts with one thread, whatever one before it has set: the last bit of a sum depends on their number."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

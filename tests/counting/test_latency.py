@@ -54,7 +54,7 @@ def synthetic_table(noise: float = 0.0, kind: str = "bert", **changes: Any) -> p
 def test_a_measurement_has_a_row_a_case_and_leaves_the_threads_alone() -> None:
     before = torch.get_num_threads()
     shares: list[float] = []
-    rows = measure(latency_cases(models(), (1, 2), (8, 16)), Timing(threads=1, seconds=0.01), shares.append)
+    rows = measure(latency_cases(models(), (1, 2), (8, 16)), Timing(threads=2, seconds=0.01), shares.append)
     assert torch.get_num_threads() == before
     assert len(rows) == 8
     assert (rows["n"] >= measuring.FEWEST).all()

@@ -59,10 +59,12 @@ def test_a_checkpoint_is_chosen_by_validation_loss_and_loads_alone(run: RunConfi
     assert validating.callback_metrics["val/loss"] == pytest.approx(float(best.best_model_score), rel=1e-6)
 
 
-def test_it_trains_bit_for_bit_what_a_launch_trains(run: RunConfig, tmp_path: Path) -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_it_trains_bit_for_bit_what_a_launch_of_as_many_threads_trains(run: RunConfig, tmp_path: Path, threads: int) -> None:
+    torch.set_num_threads(threads)
     module = MaskedLanguageModelling(run, log_every_steps=1)
     trainer_in(tmp_path, run.steps, logger=(logger := CSVLogger(tmp_path))).fit(module, PackedBatches(run))
-    launched = trained(tmp_path, run, **vars(Execution(kernels="eager")))
+    launched = trained(tmp_path, run, **vars(Execution(kernels="eager", threads=threads)))
     rows = pd.read_csv(Path(logger.log_dir) / "metrics.csv")
     assert rows["train/loss"].dropna().tolist() == losses(launched)
 
