@@ -294,8 +294,10 @@ class RunConfig(Strict):
             raise ValueError(f"{asked} has no rule for architecture.position_encoding {self.architecture.position_encoding}")
         if strange := self._without_rule():
             raise ValueError(f"{asked} has no rule for architecture.{strange}")
-        if self.recipe.parametrization == "completep" and self.architecture.mlm_transform == "none":
-            raise ValueError(f"{asked} scales the logits by the MLM head's norm, which mlm_transform none lacks")
+        head = self.architecture.mlm_transform, self.architecture.norm
+        if self.recipe.parametrization == "completep" and head == ("none", "post"):
+            lacks = "which architecture.mlm_transform none and norm post lack; set norm pre"
+            raise ValueError(f"{asked} divides the logits by a norm that the decoder alone reads, {lacks}")
         if self.recipe.parametrization == "scaled_rates" and not self.architecture.tied_decoder:
             raise ValueError(f"{asked} slows tables that are the decoder, too; set architecture.tied_decoder true")
 

@@ -48,7 +48,8 @@ class CompleteP:
     - a pair head's output has deviation 0.02/n, η/n, λ·n and ε, its pooler those of a matrix;
     - residual branches are divided by l, folded into attention's output and the FFN's outer product; attention scores by √h
       besides the root of the head width, with h^(−1/4) folded into query, key and value, and undone for the value in
-      attention's output; logits by n of the decoder, folded into the norm before it.
+      attention's output; logits by n of the decoder, folded into the norm before it. Without an MLM transform that is
+      pre-norm's final norm, and a pair head's pooler, which reads it, too, multiplies by n.
 
     Dey et al. use pre-norm. In post-norm a block's norms act on the stream itself, and l times as many of them: η/l and ε/m.
 
@@ -118,8 +119,16 @@ class CompleteP:
                 return 1 / self.depth
             case "norm" if way == ["head"] and not self.scaled_rates:
                 return 1 / self._table
+            case "final_norm" if self._final_norm_divides:
+                return 1 / self.width
+            case "pooler" if self._final_norm_divides and kind == "weight":
+                return self.width
             case _:
                 return 1.0
+
+    @property
+    def _final_norm_divides(self) -> bool:
+        return self.architecture.mlm_transform == "none" and not self.scaled_rates
 
 
 def scale_of(model: MaskedLanguageModel, recipe: Recipe, name: str, muon: bool = False) -> Scale:

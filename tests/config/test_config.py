@@ -252,6 +252,11 @@ def test_training_masks_said_as_those_of_validation_rename_no_run() -> None:
             "",
             "slows tables that are the decoder, too; set architecture.tied_decoder true",
         ),
+        (
+            {"recipe": {"parametrization": "completep"}, "architecture": {"mlm_transform": "none"}},
+            "",
+            "which architecture.mlm_transform none and norm post lack; set norm pre",
+        ),
         ({"masking": {"mask_share": 0.95}}, "masking", "add up to more than 1"),
         ({"recipe": {"masking": {"rate": 0.01}}}, "", "recipe.masking.rate 0.01 masks no position of 16"),
         ({"recipe": {"masking": {"mask_share": 0.95}}}, "", "recipe.masking has mask_share 0.95 and random_share 0.1, which"),

@@ -32,7 +32,13 @@ MODERN: dict[str, Any] = {
     "distance_bias": "learned",
     "position_encoding": "rotary",
 }
-KINDS = {"post": {}, "pre": {"norm": "pre"}, "modern": MODERN, "narrow FFN": {"ffn": 40}}
+KINDS = {
+    "post": {},
+    "pre": {"norm": "pre"},
+    "modern": MODERN,
+    "narrow FFN": {"ffn": 40},
+    "no transform": {"norm": "pre", "mlm_transform": "none"},
+}
 
 
 def architecture(**changes: Any) -> Architecture:
@@ -67,8 +73,7 @@ def uses_fused_kernels(a: Architecture, asked: Recipe) -> tuple[MaskedLanguageMo
         else:
             of_query = torch.cat([torch.full((a.width,), scores), torch.ones(2 * a.width)]).double()
             block.attention.query_key_value.register_forward_hook(times(of_query))
-    assert model.head.norm is not None
-    model.head.norm.register_forward_hook(times(1 / table))
+    (model.head.norm or model.encoder.final_norm).register_forward_hook(times(1 / table))
     groups = []
     for name, parameter in model.named_parameters():
         *way, layer, kind = name.split(".")
@@ -129,8 +134,8 @@ def test_folded_factors_train_as_those_that_the_paper_writes_out(
 def test_a_base_encoder_is_as_every_encoder_under_the_standard() -> None:
     """Every scale is exactly one, so a recipe tuned at the base stays valid."""
     base = architecture(width=128, depth=2, heads=2, ffn=512)
-    for norm in ("post", "pre"):
-        asked = base.model_copy(update={"norm": norm, "pair_head": True})
+    for changes in ({"norm": "post"}, {"norm": "pre"}, {"norm": "pre", "mlm_transform": "none"}):
+        asked = base.model_copy(update=changes | {"pair_head": True})
         actual = [CompleteP(asked, base_width=128, base_depth=2, scaled_rates=scaled) for scaled in (True, False)]
         for name, _ in MaskedLanguageModel(asked).named_parameters():
             assert {each.scale(name, muon) for each in actual for muon in (True, False)} == {Scale()}, name
@@ -158,6 +163,13 @@ def test_a_pair_heads_logits_begin_and_move_as_far_at_any_width() -> None:
     assert actual.scale("pair_head.output.weight") == Scale(initial=1 / 4, rate=1 / 4, decay=4.0)
     assert actual.scale("pair_head.output.bias") == Scale()
     assert actual.scale("pair_head.pooler.weight") == actual.scale("head.transform.weight")
+
+
+def test_a_pooler_undoes_what_the_final_norm_divides_without_a_transform() -> None:
+    wide = architecture(width=512, heads=8, ffn=2048, norm="pre", mlm_transform="none", pair_head=True)
+    actual = CompleteP(wide, base_width=128, base_depth=2)
+    assert actual.scale("encoder.final_norm.weight").initial == 1 / 4
+    assert actual.scale("pair_head.pooler.weight").initial == 4 * 4**-0.5
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
