@@ -31,7 +31,7 @@ def _(mo):
     mo.md("""
     # Load a ledger with pandas
 
-    `ledger.csv` (and `ledger.parquet`, the same with types) has one row a run. Keys of the configuration are dotted
+    `ledger.parquet` (and `ledger.csv`, the same as text) has one row a run. Keys of the configuration are dotted
     (`recipe.learning_rate`), and results have their unit in the name (`loss_nats`).
     """)
     return
@@ -40,7 +40,7 @@ def _(mo):
 @app.cell
 def _(Path, echo, ledger_in, opened, pd):
     file = opened(Path("results"), "size_and_tokens", ledger_in)
-    ledger = pd.read_csv(file)
+    ledger = pd.read_parquet(file)
     echo(f"{file.parent.name}: {len(ledger)} runs, {ledger.shape[1]} columns")
     return (ledger,)
 

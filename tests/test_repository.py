@@ -31,7 +31,7 @@ def test_the_working_tree_and_the_results_in_it_are_small(tracked: dict[str, int
     assert sum(size for name, size in tracked.items() if name.startswith("results/")) < 25 * MEGABYTE
 
 
-def test_committed_sweeps_are_packed_and_their_figures_are_svg(tracked: dict[str, int]) -> None:
+def test_committed_sweeps_are_packed_their_tables_parquet_and_their_figures_svg(tracked: dict[str, int]) -> None:
     results = [name for name in tracked if name.startswith("results/")]
     assert [name for name in results if "/runs/" in name] == []
-    assert [name for name in results if name.endswith(".png")] == []
+    assert [name for name in results if name.endswith((".png", "/ledger.csv", "/scores.csv"))] == []

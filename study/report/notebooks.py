@@ -64,9 +64,9 @@ def folder_of(results: Path, sweep: str, given: Path | None) -> SweepFolder:
 def ledger_in(folder: SweepFolder) -> Path:
     """Return a sweep's table of runs; raises InputError without one, and where it is not that of the records any more."""
     folder.sweep()
-    if not is_there(file := folder.path / "ledger.csv"):
+    if not is_there(file := folder.ledger_file):
         raise InputError.at(str(file), "does not exist; study report writes it")
-    written, current = pd.read_csv(file, dtype=str), folder.current_ledger()
+    written, current = pd.read_parquet(file), folder.current_ledger()
     if current is not None and not _names_the_same_runs(written, current):
         raise InputError.at(str(file), "is not of the records as they are now; study report writes it again")
     return file

@@ -145,10 +145,10 @@ def test_a_sweep_s_ledger_is_that_of_its_records_as_they_are(tmp_path: Path, cap
     assert {*table.frame["run_id"]} == {*folder.read_ledger()["run_id"]} == expected
     assert [*table.left_out(bracketed_only=False)].count("excluded: the GPU was broken") == 1
     assert str(damaged.record_file) in caplog.text
-    with pytest.raises(InputError, match=r"ledger\.csv: is not of the records as they are now"):
+    with pytest.raises(InputError, match=r"ledger\.parquet: is not of the records as they are now"):
         ledger_in(folder)
     folder.write_ledger()
-    assert ledger_in(folder) == folder.path / "ledger.csv"
+    assert ledger_in(folder) == folder.path / "ledger.parquet"
 
 
 def test_losses_of_different_masks_are_not_pooled(tmp_path: Path) -> None:
