@@ -38,7 +38,7 @@ ALONE = ("design", "stopping")
 @threads_option
 @click.option("--tokens", type=CountRange(1), default="1M", show_default=True, help="Of run_mlm, for time-to-loss.")
 @click.option("--seeds", type=CountRange(1), default=1, show_default=True, help="Seeds of time-to-loss.")
-@click.option("--preset-alone", is_flag=True, help="Race the modern preset alone, without telling its parts apart.")
+@click.option("--preset-alone", is_flag=True, help="Race preset modern2 alone, without telling its parts apart.")
 @click.option("--rounds", type=CountRange(1), help="Rounds of alternating contenders.  [default: 5, 3 on CUDA]")
 @click.option("--into", type=output_folder, default=Path("results/bench"), show_default=True)
 @as_json

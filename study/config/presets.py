@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 from study.base.errors import InputError, Problem
 from study.counting.architecture import Architecture, changed
 
-PresetName = Literal["bert", "modern"]
+PresetName = Literal["bert", "modern", "modern2"]
 
 PRESETS: Mapping[PresetName, Mapping[str, Mapping[str, Any]]] = {
     "bert": {},
@@ -16,12 +16,24 @@ PRESETS: Mapping[PresetName, Mapping[str, Mapping[str, Any]]] = {
         "architecture": {"position_encoding": "rotary", "distance_bias": "learned"},
         "recipe": {"optimizer": "muon", "learning_rate": 4e-3, "masking": {"rate": 0.3}},
     },
+    "modern2": {
+        "architecture": {
+            "position_encoding": "rotary",
+            "distance_bias": "learned",
+            "norm": "pre",
+            "embedding_norm": True,
+            "mlm_transform": "none",
+        },
+        "recipe": {"optimizer": "muon", "learning_rate": 4e-3, "masking": {"rate": 0.4}},
+    },
 }
 """The values of each preset by part of a run; `bert` has none, since all defaults are BERT's.
 
 A preset never changes, so that a sweep file always means the same runs; improvements get a new name. `modern` holds what
 lowered the loss most at equal tokens (docs/recipes.md): rotary positions (Su et al. 2021, arXiv:2104.09864), a learned distance
-bias, 30% masks (Wettig et al. 2023, arXiv:2202.08005) and Muon (Jordan et al. 2024).
+bias, 30% masks (Wettig et al. 2023, arXiv:2202.08005) and Muon (Jordan et al. 2024). `modern2` decodes without the MLM head's
+transform, as NeoBERT does (Le Breton et al. 2025, arXiv:2502.19587), from pre-norm with a norm of the embeddings, and has 40%
+masks.
 """
 
 

@@ -276,8 +276,8 @@ def test_the_variant_in_small_batches_is_compared_in_tokens(
     rows: list[Row] = []
     large = replace(CASE, batch=32)
     racing.measure_time_to_loss([RaceCases(large, large)], 64 * 512, 2, 3, tmp_path, rows.append)
-    assert [row["error"] for row in rows] == [None] * 6
-    small = [row for row in rows if row["variant"] == "modern, 8 sequences a step"]
+    assert [row["error"] for row in rows] == [None] * 2 * len(racing.VARIANTS)
+    small = [row for row in rows if row["variant"] == "modern2, 8 sequences a step"]
     assert [(row["seed"], row["their_batch"], row["batch"], row["tokens"]) for row in small] == [
         (0, 32, 8, 64 * 512),
         (1, 32, 8, 64 * 512),
@@ -289,13 +289,13 @@ def test_the_variant_in_small_batches_is_compared_in_tokens(
     assert {row["their_rate"] for row in rows} == {row["our_rate"] for row in rows} == {8e-3}
     rows.clear()
     racing.measure_time_to_loss([RaceCases(CASE, CASE)], 8192, 1, 1, tmp_path, rows.append)
-    assert [row["variant"] for row in rows] == ["modern", "modern recipe, BERT's architecture"]
+    assert [row["variant"] for row in rows] == ["modern2", "modern", "modern recipe, BERT's architecture"]
     rows.clear()
     racing.measure_time_to_loss([RaceCases(large, replace(large, dtype="bf16"))], 64 * 512, 1, 1, tmp_path, rows.append)
-    assert [(row["variant"], row["dtype"]) for row in rows] == [("modern", "bf16")], "the parts are told apart in one precision"
+    assert [(row["variant"], row["dtype"]) for row in rows] == [("modern2", "bf16")], "parts are told apart in one precision"
     rows.clear()
     racing.measure_time_to_loss([RaceCases(large, large)], 64 * 512, 1, 1, tmp_path, rows.append, preset_alone=True)
-    assert [row["variant"] for row in rows] == ["modern"]
+    assert [row["variant"] for row in rows] == ["modern2"]
 
 
 @pytest.mark.slow
@@ -319,7 +319,7 @@ def test_the_command_races_every_variant_and_draws_the_curves(
     status, out, err = study("bench", "--only", "time-to-loss", *options)
     assert status == 0, err
     rows = json.loads(out[out.index("[\n") :])
-    assert [row["variant"] for row in rows] == ["modern", "modern recipe, BERT's architecture"]
+    assert [row["variant"] for row in rows] == ["modern2", "modern", "modern recipe, BERT's architecture"]
     for row in rows:
         assert row["error"] is None
         assert row["tokens"] == row["their_curve"][-1][1] == 8 * 16 * 24
@@ -332,10 +332,10 @@ def test_the_command_races_every_variant_and_draws_the_curves(
     trainings = list((tmp_path / "bench" / f"{results.stem}-time-to-loss").iterdir())
     described = [json.loads(file.read_bytes()) for file in trainings]
     kept = Counter((each["side"], each["config"]["recipe"]["budget"]["steps"]) for each in described)
-    assert {side for side, _ in kept} == {RUN_MLM, "modern", "modern recipe, BERT's architecture"}
+    assert {side for side, _ in kept} == {RUN_MLM, "modern2", "modern", "modern recipe, BERT's architecture"}
     assert all(kept[row["variant"], tokens // 128] for row in rows for tokens, _ in row["our_budgets"])
     assert min(kept[side, steps] for side, steps in kept if side == RUN_MLM) >= 2
     assert results.with_name(f"{results.stem}-time-to-loss.svg").is_file()
     data = curves_frame(read_sections(results)["time-to-loss"]["rows"])
-    assert len(data["series"].unique()) == 3
+    assert len(data["series"].unique()) == 4
     assert Results(tmp_path / "bench", "cpu", 1).sections.keys() == {"time-to-loss"}

@@ -23,17 +23,15 @@ OTHERS = {
     "architecture.position_encoding": "learned",
     "architecture.distance_bias": "none",
     "architecture.norm": "post",
-    "architecture.norm_kind": "layer",
-    "architecture.query_key_norm": False,
+    "architecture.embedding_norm": "none",
+    "architecture.mlm_transform": "embedding_width",
     "recipe.optimizer": "adamw",
-    "recipe.muon_rate_ratio": 5,
     "recipe.learning_rate": 0.001,
-    "recipe.residual_initialisation": "bert",
     "recipe.masking.rate": 0.2,
 }
-"""Another value for each knob that a preset may set."""
+"""Another value for each knob that a preset sets."""
 
-SET = flatten(PRESETS["modern"])
+SETS: dict[str, dict[str, Any]] = {name: flatten(values) for name, values in PRESETS.items() if values}
 
 
 def first_runs(**changes: Any) -> list[RunConfig]:
@@ -58,24 +56,26 @@ def test_a_run_has_one_id_whether_the_preset_or_the_file_gives_its_values(preset
     assert "preset" not in "".join(run.to_yaml() for run in named)
 
 
-def test_a_preset_sets_what_it_says() -> None:
-    assert all(run.values_of(SET) == SET for run in first_runs(preset="modern"))
+@pytest.mark.parametrize("preset", SETS)
+def test_a_preset_sets_what_it_says(preset: str) -> None:
+    assert all(run.values_of(SETS[preset]) == SETS[preset] for run in first_runs(preset=preset))
 
 
-@pytest.mark.parametrize("knob", SET)
-def test_each_value_of_a_preset_can_be_overridden_varied_and_searched(knob: str) -> None:
-    other = OTHERS[knob]
+@pytest.mark.parametrize(("preset", "knob"), [(preset, knob) for preset, values in SETS.items() for knob in values])
+def test_each_value_of_a_preset_can_be_overridden_varied_and_searched(preset: str, knob: str) -> None:
+    """Post-norm has a norm of the embeddings anyhow."""
+    chosen, other = SETS[preset], OTHERS[knob]
     base: dict[str, Any] = {}
     set_path(base, knob, other)
-    assert {run.values_of([knob])[knob] for run in first_runs(preset="modern", base=base)} == {other}
-    varied = first_runs(preset="modern", vary={knob: [SET[knob], other]})
-    assert {run.values_of([knob])[knob] for run in varied} == {SET[knob], other}
-    assert all(run.values_of(SET) == SET for run in first_runs(preset="modern")), "the preset stays what it was"
-    search = {"trials": 2, "space": {knob: {"choices": [SET[knob], other]}}}
+    assert {run.values_of([knob])[knob] or "none" for run in first_runs(preset=preset, base=base)} == {other}
+    varied = first_runs(preset=preset, vary={knob: [chosen[knob], other]})
+    assert {run.values_of([knob])[knob] or "none" for run in varied} == {chosen[knob], other}
+    assert all(run.values_of(chosen) == chosen for run in first_runs(preset=preset)), "the preset stays what it was"
+    search = {"trials": 2, "space": {knob: {"choices": [chosen[knob], other]}}}
     sizes = {"architecture": {"depth": 1, "width": 16, "heads": 2, "ffn": 32}}
-    (largest,) = first_runs(preset="modern", shapes=None, search=search, base=sizes)
-    kept = SET.keys() - {knob}
-    assert largest.values_of(kept) == {other_knob: SET[other_knob] for other_knob in kept}
+    (largest,) = first_runs(preset=preset, shapes=None, search=search, base=sizes)
+    kept = chosen.keys() - {knob} - ({"architecture.embedding_norm"} if knob == "architecture.norm" else set())
+    assert largest.values_of(kept) == {other_knob: chosen[other_knob] for other_knob in kept}
 
 
 def test_what_goes_with_a_value_of_a_preset_need_not_repeat_it() -> None:
@@ -108,7 +108,7 @@ def test_the_command_line_names_a_preset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "place", "message"),
     [
-        ({"preset": "moderm"}, "preset", "'moderm' is not one of bert, modern; did you mean 'modern'?"),
+        ({"preset": "moderm"}, "preset", "'moderm' is not one of bert, modern, modern2; did you mean 'modern'?"),
         ({"base": {"preset": "modern"}}, "base.preset", "belongs beside base, not under it"),
         ({"vary": {"preset": ["bert", "modern"]}}, "vary.preset", "launch the file once with each preset"),
         ({"preset": "modern", "shapes": {"grid": {"width": [6], "ffn": [12]}}}, "", "rotary rotates pairs of numbers"),
@@ -125,5 +125,6 @@ def test_a_preset_that_cannot_be_is_refused_in_one_sentence(changes: dict[str, A
 def test_params_counts_the_architecture_of_a_preset(study: Any) -> None:
     sizes = ("--depth", "2", "--width", "64", "--positions", "64", "--vocabulary", "1000")
     counted = {preset: json.loads(study("params", *sizes, "--preset", preset, "--json")[1]) for preset in PRESETS}
-    plain, modern = (counted[preset]["parameters"]["mlm_tied"] for preset in ("bert", "modern"))
+    plain, modern, modern2 = (counted[preset]["parameters"]["mlm_tied"] for preset in PRESETS)
     assert modern - plain == 2 * (2 * 64 - 1) - 64 * 64, "a bias by distance in place of a table of positions"
+    assert modern2 - modern == -(64 * 64 + 64 + 2 * 64), "without the head's transform and its norm"

@@ -11,6 +11,7 @@ import torch
 from study.base.errors import InputError
 from study.benching.cases import Case
 from study.benching.training_comparison import PROFILED, TrainingComparison
+from study.config.presets import PRESETS
 from study.config.resources import Kernels
 from study.config.run_config import RunConfig
 from study.counting.named_models import named
@@ -29,11 +30,11 @@ from tests.training.test_branching import trunk_and_branch, with_budget
 
 FUSED: tuple[Kernels, ...] = ("compiled", "graphed")
 PLAIN: dict[str, Any] = {"norm_kind": "rms", "biases": "none"}
-MODERN = {"position_encoding": "rotary", "distance_bias": "learned"}
+MODERN, MODERN2 = (dict(PRESETS[name]["architecture"]) for name in ("modern", "modern2"))
 KINDS = pytest.mark.parametrize(
     "kind",
-    [{}, {"position_encoding": "rotary"}, SHARED | PLAIN, ORDERED | {"norm": "pre"}, MODERN],
-    ids=["BERT", "rotary", "shared and plain", "bias and normed queries", "modern"],
+    [{}, {"position_encoding": "rotary"}, SHARED | PLAIN, ORDERED | {"norm": "pre"}, MODERN, MODERN2],
+    ids=["BERT", "rotary", "shared and plain", "bias and normed queries", "modern", "modern2"],
 )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
 from study.base.errors import InputError
 from study.base.schema import deep_merge, flatten, set_path
-from study.config.presets import PRESETS
+from study.config.presets import PRESETS, PresetName
 from study.config.sweep import parse_sweep
 from study.planning.plan import Plan
 from study.planning.proposing import families
@@ -56,6 +56,8 @@ KNOBS = [
     Knob("architecture.distance_bias_reach", "none", 4, {"architecture.distance_bias": "learned"}, (2, 4)),
     Knob("architecture.query_key_norm", False, True),
     Knob("architecture.embedding_norm", "none", True, {"architecture.norm": "pre"}),
+    Knob("architecture.norm", "post", "pre"),
+    Knob("architecture.mlm_transform", "embedding_width", "none"),
     Knob("architecture.position_encoding", "learned", "rotary"),
     Knob("architecture.position_encoding", "learned", "disentangled"),
 ]
@@ -115,7 +117,7 @@ COMPARED = ("vary", "tune")
 """The ways in which a sweep gives a knob several values."""
 
 NO_NUMBER: tuple[str, ...] = ("whole_words", "optimizer", "parametrization", "residual_initialisation", "objective")
-NO_NUMBER += ("packing", "distance_bias", "query_key_norm", "embedding_norm", "position_encoding")
+NO_NUMBER += ("packing", "distance_bias", "query_key_norm", "embedding_norm", "norm", "mlm_transform", "position_encoding")
 """The knobs that cannot be tuned."""
 
 
@@ -154,14 +156,17 @@ def test_each_knob_composes_with_each_way_or_is_refused_in_one_sentence(way: str
 
 
 def test_every_recent_knob_is_among_them() -> None:
-    assert {knob.name for knob in KNOBS} >= flatten(PRESETS["modern"]).keys() - {"recipe.learning_rate"}
+    of_presets = {name for preset in PRESETS.values() for name in flatten(preset)}
+    assert {knob.name for knob in KNOBS} >= of_presets - {"recipe.learning_rate"}
 
 
+@pytest.mark.parametrize("preset", [name for name, values in PRESETS.items() if values])
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "tune"])
-def test_a_preset_composes_with_each_way(way: str) -> None:
+def test_a_preset_composes_with_each_way(way: str, preset: str) -> None:
     """It is no knob: what a sweep compares stands over it, and so does what trunks, starts and teachers need."""
-    knob = Knob("architecture.norm", "post", "pre")
-    plan = Plan(parse_sweep(sweep_values(Path("corpus.txt"), preset="modern", **WAYS[way](knob))))
+    knob = Knob("architecture.norm_kind", "layer", "rms")
+    plan = Plan(parse_sweep(sweep_values(Path("corpus.txt"), preset=preset, **WAYS[way](knob))))
     plan.check()
-    set_by_it = {name: value for name, value in flatten(PRESETS["modern"]).items() if name != "recipe.learning_rate"}
+    chosen = flatten(PRESETS[cast("PresetName", preset)])
+    set_by_it = {name: value for name, value in chosen.items() if name != "recipe.learning_rate"}
     assert all(run.values_of(set_by_it) == set_by_it for run in plan.first_runs)
