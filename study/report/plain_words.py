@@ -35,6 +35,11 @@ _PHRASES: dict[str, dict[str, str]] = {
         "1": "shared layers",
         _OTHER: "layers shared in {:,} groups",
     },
+    "architecture.mlm_transform": {
+        "embedding_width": "an MLM transform",
+        "width": "an MLM transform to full width",
+        "none": "no MLM transform",
+    },
     "architecture.norm": {"post": "post-norm", "pre": "pre-norm"},
     "architecture.position_encoding": {
         "learned": "learned positions",
