@@ -1,4 +1,4 @@
-"""What a step of `preset: modern` costs beside one of BERT's recipe: the same shape, batch and data, training in turns."""
+"""What a step of the modern presets costs beside one of BERT's recipe: the same shape, batch and data, training in turns."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "modern, with AdamW and 15% masks": deep_merge(_AS_MANY_MASKS, {"recipe": {"optimizer": "adamw"}}),
     "modern, with 15% masks": _AS_MANY_MASKS,
     "modern": PRESETS["modern"],
+    "modern2": PRESETS["modern2"],
 }
-"""What each variant changes in BERT's recipe: positions and bias alone, then Muon, then twice the masks."""
+"""What each variant changes in BERT's recipe: positions and bias alone, then Muon, then masks; and the later preset."""
 
 
 def config_of(case: Case, variant: str) -> RunConfig:

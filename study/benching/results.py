@@ -126,7 +126,7 @@ LEGENDS = {
     f"datasheet's dense rate. On a GPU batches of more than {PEERS_TOKENS:,} tokens leave no memory for peers, and beside "
     "peers a step of ours is profiled.",
     "presets": "The training path of runs, at one shape and batch; the variants alternate. The first beside bert adds rotary "
-    "positions and the bias by distance, the next Muon, the last twice the masks, which is the preset. Over BERT's: the "
+    "positions and the bias by distance, the next Muon, modern twice the masks; modern2 is the later preset. Over BERT's: the "
     "seconds of a step, the median of ratios within rounds with its 95% interval (the range, for fewer than six). MFU is the "
     "share of the datasheet's dense rate.",
     "finetune": "Texts are as long as those of the task in BERT's word pieces, 32 examples a step; tokens count no padding. "

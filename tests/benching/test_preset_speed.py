@@ -1,4 +1,4 @@
-"""A step of the modern preset beside one of BERT's recipe: what each variant changes, and its ratio within rounds."""
+"""A step of the modern presets beside one of BERT's recipe: what each variant changes, and its ratio within rounds."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from study.counting.architecture import Architecture
 
 TINY = Architecture(depth=1, width=64, heads=1, ffn=256, vocabulary=200, positions=64)
 CASE = Case(TINY, "fp32", batch=8, sequence_length=16)
-ADAMW, AS_MANY_MASKS, MODERN = [name for name in VARIANTS if name != BERT]
+ADAMW, AS_MANY_MASKS, MODERN, MODERN2 = [name for name in VARIANTS if name != BERT]
 
 
 def rounds(**seconds: list[float]) -> Rounds:
     """Rounds of one step, of the variants named by their first letters."""
-    names = dict(zip("bamp", (BERT, ADAMW, AS_MANY_MASKS, MODERN), strict=True))
+    names = dict(zip("bampn", (BERT, ADAMW, AS_MANY_MASKS, MODERN, MODERN2), strict=True))
     return Rounds(times={names[name]: [RoundTime(1, each) for each in times] for name, times in seconds.items()})
 
 
@@ -34,10 +34,11 @@ def test_the_variants_go_from_bert_s_recipe_to_the_preset_one_part_at_a_time() -
     assert [config.recipe.optimizer for config in configs] == ["adamw", "adamw", "muon", "muon"]
     assert [config.recipe.masking.rate or 0.15 for config in configs] == [0.15, 0.15, 0.15, 0.3]
     assert [config.architecture.distance_bias for config in configs] == ["none", "learned", "learned", "learned"]
-    written = CASE.config().to_dict()
-    for part, values in PRESETS["modern"].items():
-        written[part] |= values
-    assert config_of(CASE, MODERN).to_dict() == type(CASE.config()).parse(written).to_dict()
+    for variant, preset in ((MODERN, PRESETS["modern"]), (MODERN2, PRESETS["modern2"])):
+        written = CASE.config().to_dict()
+        for part, values in preset.items():
+            written[part] |= values
+        assert config_of(CASE, variant).to_dict() == type(CASE.config()).parse(written).to_dict()
 
 
 def test_a_row_has_the_ratio_within_rounds() -> None:
@@ -59,7 +60,7 @@ def test_twice_the_masks_are_more_flops_of_the_same_peak() -> None:
 
 
 def test_a_variant_that_fails_is_a_row_that_says_why() -> None:
-    failed = rounds(b=[0.1], a=[0.1], m=[0.1])
+    failed = rounds(b=[0.1], a=[0.1], m=[0.1], n=[0.1])
     failed.errors[MODERN] = "no memory"
     table = as_text("presets", [preset_row(CASE, name, failed, None) for name in VARIANTS])
     assert "no memory" in table
