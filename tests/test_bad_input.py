@@ -186,6 +186,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("steps: [10]", "epochs: [1]", "budgets.epochs: is not a known key"),
         ("vocabulary: 200", "vocabulary: 10", "data.tokenizer.vocabulary: 10 is below the least allowed, 64"),
+        ("vocabulary: 200", "vocabulary: 0", "data.tokenizer.vocabulary: 0 is below the least allowed, 64"),
         ("vocabulary: 200", "kind: file", "data.tokenizer: needs a path exactly when its kind is 'file'"),
         ("question: Why?", "question: Why?\nseeds: 0", "seeds: 0 is below the least allowed, 1"),
         (

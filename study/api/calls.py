@@ -134,6 +134,7 @@ def fit(
     """
     import pandas as pd
 
+    from study.base.errors import InputError
     from study.evidence.ledgers import open_ledger, selected
     from study.laws.estimation import DEFAULT_SETTINGS
     from study.laws.law_fits import fit_table
@@ -148,6 +149,8 @@ def fit(
         bootstrap=(bootstrap, Integral | None, "a number of resamples"),
         **{name: (column, str, "the name of a column, or an expression of columns") for name, column in columns.items()},
     )
+    if bootstrap is not None and bootstrap < 0:
+        raise InputError.at("bootstrap", f"{bootstrap} is below the least allowed, 0")
     if isinstance(table, Path | str):
         opened = open_ledger(Path(table))
     else:

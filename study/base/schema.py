@@ -185,7 +185,7 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
             return f"{value} is not a mapping of keys to values"
         case "string_too_short" | "too_short":
             return "is empty"
-    return "has no value; give one, or leave it out" if detail["input"] is None else f"{value}{_of_value(detail)}"
+    return "has no value; give one, or leave it out" if detail["input"] is None else f"{value}{_of_value(model, detail)}"
 
 
 def _unknown_key(model: type[Strict], location: tuple[str | int, ...]) -> str:
@@ -216,7 +216,7 @@ _NEEDED = {
 """The words for pydantic's errors of a single value."""
 
 
-def _of_value(detail: ErrorDetails) -> str:
+def _of_value(model: type[Strict], detail: ErrorDetails) -> str:
     """Return the problem, to follow the value."""
     kind, given = detail["type"], detail["input"]
     context: dict[str, Any] = detail.get("ctx") or {}
@@ -225,7 +225,7 @@ def _of_value(detail: ErrorDetails) -> str:
         return f" {_NEEDED[kind]}"
     if kind in _LIMITS:
         words, key = _LIMITS[kind]
-        return f" {words}{whole(context[key]):,}"
+        return f" {words}{whole(_tightest(key, context[key], model, detail['loc'])):,}"
     match kind:
         case "literal_error":
             known = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
@@ -240,6 +240,14 @@ def _of_value(detail: ErrorDetails) -> str:
             return f" is not a list; write it in brackets, such as [{item}]"
         case _:
             return f": {detail['msg'][:1].lower()}{detail['msg'][1:]}"
+
+
+def _tightest(key: str, broken: float, model: type[Strict], location: tuple[str | int, ...]) -> float:
+    """Return the tightest limit of a field whose type has several, of which pydantic names the first that is broken."""
+    fields = {field.alias or name: field for name, field in _model_at(model, location[:-1]).model_fields.items()}
+    field = fields.get(str(location[-1])) if location else None
+    limits = [float(limit) for each in (field.metadata if field else ()) if (limit := getattr(each, key, None)) is not None]
+    return max([broken, *limits]) if key.startswith("g") else min([broken, *limits])
 
 
 def _paths(model: type[Strict]) -> Iterator[str]:

@@ -106,6 +106,7 @@ VALID: dict[str, Any] = {"table": pd.DataFrame({"N": [1.0]}), "law": "chinchilla
         ({"table": 3}, ["table: is 3; give a DataFrame, or the path of a table or of a sweep's folder"]),
         ({"table": {"N": [1]}}, ["table: is {'N': [1]}; give a DataFrame, or the path of a table or of a sweep's folder"]),
         ({"law": 3}, ["law: is 3; give the name of a law, or its formula"]),
+        ({"bootstrap": -1}, ["bootstrap: -1 is below the least allowed, 0"]),
         (
             {"bootstrap": 2.5, "where": 3, "loss": 4},
             [
@@ -116,7 +117,7 @@ VALID: dict[str, Any] = {"table": pd.DataFrame({"N": [1.0]}), "law": "chinchilla
         ),
     ],
 )
-def test_a_fit_of_wrong_types_says_what_it_takes(arguments: dict[str, Any], problems: list[str]) -> None:
+def test_a_fit_of_wrong_arguments_says_what_it_takes(arguments: dict[str, Any], problems: list[str]) -> None:
     with pytest.raises(InputError) as refused:
         fit(**{**VALID, **arguments})
     assert str(refused.value).splitlines() == problems
