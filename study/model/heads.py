@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from study.base.randomness import Stream, stream_seed
 from study.counting.architecture import Architecture
 from study.model.encoder import Encoder
-from study.model.layers import Dropout, Linear, initialise, norm
+from study.model.layers import Dropout, Linear, Products, initialise, norm
 
 PAIR_HEAD = "pair_head."
 """The prefix of the weights of a pair head."""
@@ -45,6 +45,7 @@ class MaskedLanguageModelHead(nn.Module):
         self.transform = Linear(a.width, inner, bias=a.biased) if transforms else None
         self.norm = norm(a, inner, normalises=True) if transforms else None
         self.bias = nn.Parameter(torch.zeros(a.vocabulary))
+        self.products = Products()
         self.decoder = None if a.tied_decoder else Linear(a.table_width, a.vocabulary, bias=False)
         self.beside = None if inner == a.table_width else Linear(inner - a.table_width, a.vocabulary, bias=False)
 
@@ -52,12 +53,11 @@ class MaskedLanguageModelHead(nn.Module):
         self, hidden: Float[Tensor, "*positions H"], token_embedding_VxE: Float[Tensor, "V E"]
     ) -> Float[Tensor, "*positions V"]:
         """Logits over the vocabulary at each position."""
-        multiply = F.linear if (layer := self.transform or self.decoder) is None else layer.multiply
         read, weight_VxE = self.transformed(hidden), self._decoder(token_embedding_VxE)
         if self.beside is None:
-            return multiply(read, weight_VxE, self.bias)
+            return self.products.multiply(read, weight_VxE, self.bias)
         rows = read.flatten(0, -2)  # of a view of its product torch could add nothing in place
-        logits = multiply(rows[:, : weight_VxE.shape[1]], weight_VxE, self.bias)
+        logits = self.products.multiply(rows[:, : weight_VxE.shape[1]], weight_VxE, self.bias)
         return logits.add_(self.beside(rows[:, weight_VxE.shape[1] :])).view(*read.shape[:-1], -1)
 
     def transformed(self, hidden: Float[Tensor, "*positions H"]) -> Float[Tensor, "*positions inner"]:

@@ -43,25 +43,20 @@ DRAWS = 2**16
 """The values of a draw on a CPU: a quarter of a random 64-bit word."""
 
 
-class Linear(nn.Linear):
-    """`nn.Linear`; if `onednn` is set, oneDNN computes large fp32 products on a CPU outside autocast.
+class Products(nn.Module):
+    """The kernel of products x·Wᵀ + b, whose weights are a layer's own or a tied table.
 
-    The two differ in the last bits. `rounded`, if set, computes all products instead (study.model.stored_weights). `matrices`
-    counts the equally sized matrices that the weight stacks.
+    If `onednn` is set, oneDNN computes large fp32 products on a CPU outside autocast; the two differ in the last bits.
+    `rounded`, if set, computes all products instead (study.model.stored_weights).
     """
 
     onednn = False
     rounded: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
-    matrices = 1
-
-    def forward(self, x: Float[Tensor, "*positions H"]) -> Float[Tensor, "*positions F"]:
-        """x·Wᵀ + b."""
-        return self.multiply(x, self.weight, self.bias)
 
     def multiply(
         self, x: Float[Tensor, "*positions H"], weight_FxH: Float[Tensor, "F H"], bias_F: Float[Tensor, " F"] | None
     ) -> Float[Tensor, "*positions F"]:
-        """x·Wᵀ + b by this layer's kernel with other weights, such as a tied decoder's."""
+        """x·Wᵀ + b."""
         if self.rounded is not None:
             return self.rounded(x, weight_FxH, bias_F)
         if self.onednn and _onednn_applies(x, weight_FxH):
@@ -72,11 +67,21 @@ class Linear(nn.Linear):
         return F.linear(x, weight_FxH, bias_F)
 
 
+class Linear(Products, nn.Linear):
+    """`nn.Linear` by the kernel of Products; `matrices` counts the equally sized matrices that the weight stacks."""
+
+    matrices = 1
+
+    def forward(self, x: Float[Tensor, "*positions H"]) -> Float[Tensor, "*positions F"]:
+        """x·Wᵀ + b."""
+        return self.multiply(x, self.weight, self.bias)
+
+
 def multiply_through_onednn(module: nn.Module) -> None:
-    """Let oneDNN compute the products of every layer of a module."""
-    for layer in module.modules():
-        if isinstance(layer, Linear):
-            layer.onednn = True
+    """Let oneDNN compute all products of a module."""
+    for each in module.modules():
+        if isinstance(each, Products):
+            each.onednn = True
 
 
 def _onednn_applies(x: Tensor, weight: Tensor) -> bool:

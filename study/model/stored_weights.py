@@ -20,7 +20,7 @@ from study.base.errors import InputError
 from study.counting.architecture import Architecture
 from study.counting.memory import WeightFormat
 from study.data.cache import sha256_of
-from study.model.layers import Linear
+from study.model.layers import Products
 from study.model.masked_language_model import MaskedLanguageModel
 from study.store.run_folder import RunFolder
 
@@ -82,17 +82,17 @@ def _is_matrix(name: str, tensor: Tensor) -> bool:
 
 
 def multiply_in_int8(module: nn.Module) -> None:
-    """Let every linear layer of a module multiply in int8, for inference on a CPU with the weights that it has now."""
-    for layer in module.modules():
-        if isinstance(layer, Linear):
-            layer.rounded = Int8Products()
+    """Let a module multiply in int8, for inference on a CPU with the weights that it has now."""
+    for each in module.modules():
+        if isinstance(each, Products):
+            each.rounded = Int8Products()
 
 
 def multiply_in_fp32(module: nn.Module) -> None:
     """Undo `multiply_in_int8`."""
-    for layer in module.modules():
-        if isinstance(layer, Linear):
-            layer.rounded = None
+    for each in module.modules():
+        if isinstance(each, Products):
+            each.rounded = None
 
 
 class Int8Products:

@@ -148,15 +148,19 @@ def test_only_large_products_go_through_onednn() -> None:
     assert not layers._onednn_applies(torch.empty(large - 1, 64), torch.empty(64, 64))
 
 
+@pytest.mark.parametrize("transform", ["embedding_width", "none"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_model_multiplies_everything_through_onednn_and_stays_berts(tied: bool, of_any_size: list[Any]) -> None:
-    sizes = {"depth": 2, "width": 32, "heads": 4, "ffn": 48, "vocabulary": 97, "positions": 24, "tied_decoder": tied}
+def test_a_model_multiplies_everything_through_onednn_and_stays_berts(
+    tied: bool, transform: str, of_any_size: list[Any]
+) -> None:
+    sizes: dict[str, Any] = {"depth": 2, "width": 32, "heads": 4, "ffn": 48, "vocabulary": 97, "positions": 24}
+    sizes |= {"tied_decoder": tied, "mlm_transform": transform}
     model = MaskedLanguageModel(Architecture.parse(sizes)).eval()
     plain, tokens = {name: value.clone() for name, value in model.state_dict().items()}, torch.arange(48).view(2, 24)
     before = model(tokens)
     multiply_through_onednn(model)
     torch.testing.assert_close(model(tokens), before, atol=1e-5, rtol=0)
-    assert len(of_any_size) == 2 * 4 + 2
+    assert len(of_any_size) == 2 * 4 + (1 if transform == "none" else 2)
     assert all(torch.equal(plain[name], value) for name, value in model.state_dict().items())
     first = torch.zeros(2, 1, dtype=torch.long)
     torch.testing.assert_close(model.encoder(tokens, positions_BxK=first), model.encoder(tokens)[:, :1], atol=1e-5, rtol=0)

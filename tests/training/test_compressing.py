@@ -176,6 +176,21 @@ def test_products_of_int8_are_those_of_rounded_numbers() -> None:
         torch.testing.assert_close(layer(x), exact, atol=0.5, rtol=0)
 
 
+@pytest.mark.parametrize("transform", ["embedding_width", "none"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_decoder_multiplies_in_int8_too(tied: bool, transform: str) -> None:
+    sizes = {"depth": 1, "width": 16, "heads": 2, "ffn": 32, "vocabulary": 50, "positions": 16}
+    model = MaskedLanguageModel(Architecture.parse(sizes | {"tied_decoder": tied, "mlm_transform": transform}))
+    table_VxH = model.encoder.embeddings.token.weight
+    with torch.inference_mode():
+        hidden = torch.randn(3, 16, generator=torch.Generator().manual_seed(0))
+        exact = model.head(hidden, table_VxH)
+        multiply_in_int8(model)
+        actual = model.head(hidden, table_VxH)
+    assert not torch.equal(actual, exact)
+    torch.testing.assert_close(actual, exact, atol=0.05, rtol=0)
+
+
 @pytest.mark.parametrize("name", CLASSES)
 @pytest.mark.parametrize("form", ["fp32", "bf16", "int8"])
 def test_bytes_of_weights_are_counted_in_closed_form(name: str, form: WeightFormat) -> None:
