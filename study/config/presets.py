@@ -6,26 +6,24 @@ from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 from study.base.errors import InputError, Problem
+from study.base.schema import deep_merge
 from study.counting.architecture import Architecture, changed
 
 PresetName = Literal["bert", "modern", "modern2"]
 
+_MODERN: Mapping[str, Mapping[str, Any]] = {
+    "architecture": {"position_encoding": "rotary", "distance_bias": "learned"},
+    "recipe": {"optimizer": "muon", "learning_rate": 4e-3, "masking": {"rate": 0.3}},
+}
+_SINCE_MODERN: Mapping[str, Mapping[str, Any]] = {
+    "architecture": {"norm": "pre", "embedding_norm": True, "mlm_transform": "none"},
+    "recipe": {"masking": {"rate": 0.4}},
+}
+
 PRESETS: Mapping[PresetName, Mapping[str, Mapping[str, Any]]] = {
     "bert": {},
-    "modern": {
-        "architecture": {"position_encoding": "rotary", "distance_bias": "learned"},
-        "recipe": {"optimizer": "muon", "learning_rate": 4e-3, "masking": {"rate": 0.3}},
-    },
-    "modern2": {
-        "architecture": {
-            "position_encoding": "rotary",
-            "distance_bias": "learned",
-            "norm": "pre",
-            "embedding_norm": True,
-            "mlm_transform": "none",
-        },
-        "recipe": {"optimizer": "muon", "learning_rate": 4e-3, "masking": {"rate": 0.4}},
-    },
+    "modern": _MODERN,
+    "modern2": deep_merge(_MODERN, _SINCE_MODERN),
 }
 """The values of each preset by part of a run; `bert` has none, since all defaults are BERT's.
 
