@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -73,17 +72,6 @@ def cuda_peak(work: Callable[[], object]) -> int:
     work()
     torch.cuda.synchronize()
     return int(torch.cuda.max_memory_allocated()) - int(before)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Within, torch uses one CPU thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def with_labels(tokens: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ from study.counting.memory import Precision, TrainingStep, activation_bytes, inf
 from study.counting.parameters import parameters
 from study.model.encoder import Encoder
 from study.planning.memory_check import run_memory
-from tests.live_memory import cuda_peak, one_thread, tracked_peak, train_three_steps
+from tests.live_memory import cuda_peak, tracked_peak, train_three_steps
 from tests.needs import needs_gpu
 from tests.transformers_models import DEBERTA, DEBERTA_V3, MOBILEBERT, MODERN, NEOBERT, WINDOWS
 
@@ -267,8 +267,7 @@ def some_slow(names: Iterable[str]) -> list[Any]:
 def test_a_run_takes_the_memory_that_is_predicted(name: str) -> None:
     run = TRAINED[name]
     predicted = run_memory(run, "bf16" if run.recipe.precision == "bf16" else "fp32", "cpu")
-    with one_thread():
-        measured = tracked_peak(lambda: train_three_steps(run))
+    measured = tracked_peak(lambda: train_three_steps(run))
     assert predicted.total == pytest.approx(measured, rel=TOLERANCE), predicted
 
 
@@ -306,8 +305,7 @@ def test_a_run_with_a_teacher_takes_the_memory_that_is_predicted(name: str) -> N
     precision: Any = "bf16" if run.recipe.precision == "bf16" else "fp32"
     step = TrainingStep(run.batch_sequences, run.data.sequence_length, run.predictions, precision, teacher=teacher)
     predicted = training_memory(a, step)
-    with one_thread():
-        measured = tracked_peak(lambda: train_three_steps(run, teacher=teacher, weight=weight))
+    measured = tracked_peak(lambda: train_three_steps(run, teacher=teacher, weight=weight))
     assert predicted.total == pytest.approx(measured, rel=TOLERANCE), predicted
     assert (predicted.moment == "forward pass of the teacher") == name.startswith("lesson")
 
@@ -360,8 +358,7 @@ def test_losses_between_layers_take_the_memory_that_is_predicted(name: str) -> N
         run.batch_sequences, run.data.sequence_length, run.predictions, precision, teacher=teacher, losses=losses
     )
     predicted = training_memory(a, step)
-    with one_thread():
-        measured = tracked_peak(lambda: train_three_steps(run, teacher=teacher, losses=losses))
+    measured = tracked_peak(lambda: train_three_steps(run, teacher=teacher, losses=losses))
     assert predicted.total == pytest.approx(measured, rel=TOLERANCE), predicted
     assert predicted.moment == moment
     assert predicted.total > 1.05 * training_memory(a, replace(step, losses=NO_LOSSES)).total
@@ -394,7 +391,7 @@ def test_inference_takes_the_memory_that_is_predicted(name: str) -> None:
     encoder = Encoder(run.architecture).eval().to(dtype)
     tokens = torch.zeros(run.batch_sequences, run.data.sequence_length, dtype=torch.long)
     stored = sum(parameter.untyped_storage().nbytes() for parameter in encoder.parameters())
-    with one_thread(), torch.inference_mode():
+    with torch.inference_mode():
         measured = stored + tokens.untyped_storage().nbytes() + tracked_peak(lambda: encoder(tokens))
     assert predicted.total == pytest.approx(measured, rel=TOLERANCE), predicted
 
@@ -402,10 +399,9 @@ def test_inference_takes_the_memory_that_is_predicted(name: str) -> None:
 @pytest.mark.slow
 def test_the_tracker_agrees_with_the_allocator(tmp_path: Path) -> None:
     run = TRAINED["few tokens, deep"]
-    with one_thread():
-        tracked = tracked_peak(lambda: train_three_steps(run))
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-            train_three_steps(run)
+    tracked = tracked_peak(lambda: train_three_steps(run))
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        train_three_steps(run)
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     events = json.loads((tmp_path / "trace.json").read_bytes())["traceEvents"]
     changes = [event["args"] for event in events if event.get("name") == "[memory]"]
