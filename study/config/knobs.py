@@ -13,8 +13,9 @@ from pydantic import AfterValidator, ValidationInfo
 
 from study.base.errors import InputError, Problem, nearest, shown
 from study.base.schema import deep_merge, flatten, number_in
+from study.base.text import joined
 from study.config.named_runs import NO_RUN
-from study.config.presets import PRESETS, PresetName
+from study.config.presets import PRESET, PRESET_KNOBS, PRESETS, PresetName
 from study.config.recipe import Recipe, TrainingMasking
 from study.config.run_config import TRAINING_MASKS, Masking, RunConfig
 from study.config.shape_spec import LARGEST, why_beyond
@@ -90,8 +91,8 @@ def _why_not_in(section: str, knob: str) -> str | None:
         return f"is the same for all runs of a sweep; launch the file once with each, as base.{knob}=NAME"
     if field in NOT_IN_MLM:
         return "changes no run: masked language models do not depend on it"
-    if knob == "preset":
-        return "is the same for all runs of a sweep; launch the file once with each preset, or list the knobs that differ"
+    if knob == PRESET:
+        return None if section == "vary" else "is a word for many knobs; compare presets under vary"
     if knob in PARTS:
         return f"contains keys; write each as one dotted key, as in {_EXAMPLES[knob]}"
     if knob not in KNOBS:
@@ -185,14 +186,35 @@ def problems_of_base(
     yield from min(of_recipe, key=len)
 
 
+def problems_of_presets(
+    compared: Sequence[object], preset: PresetName | None, base: Mapping[str, Any], others: Sequence[str]
+) -> Iterator[Problem]:
+    """Yield the problems of presets under `vary`, beside that of the file, `base` and the `others` tuned or varied.
+
+    What a preset sets is left to it, so that its name says what a run has.
+    """
+    place = f"vary.{PRESET}"
+    for unknown in [name for name in compared if name not in PRESETS]:
+        yield Problem(place, f"{shown(unknown)} is no preset; {nearest(str(unknown), [*PRESETS])}")
+    if preset not in (None, "bert"):
+        yield Problem(place, f"compares presets, but {PRESET} sets {preset} for all runs; remove one of them")
+    of_base = [f"base.{knob}" for knob in flatten(base) if knob in (*PRESET_KNOBS, f"architecture.{MODEL}")]
+    if given := of_base + [knob for knob in others if knob in PRESET_KNOBS]:
+        remedy = "leave it to them, or compare knobs in place of presets"
+        yield Problem(
+            place, f"compares presets, which set {joined(PRESET_KNOBS)}; the file also sets {joined(given)}: {remedy}"
+        )
+
+
 def _beneath(part: str, preset: PresetName, varied: Mapping[str, Sequence[object]]) -> Iterator[dict[str, Any]]:
-    """Yield the preset's values of a part, alone and with each value of each varied knob in their place."""
-    values = dict(PRESETS[preset].get(part, {}))
-    yield values
-    for knob, choices in varied.items():
-        of_part, _, key = knob.partition(".")
-        if of_part == part and "." not in key:
-            yield from ({**values, key: choice} for choice in choices)
+    """Yield the values of a part in each preset, alone and with each value of each varied knob in their place."""
+    for name in [name for name in PRESETS if name in varied.get(PRESET, (preset,))]:
+        values = dict(PRESETS[name].get(part, {}))
+        yield values
+        for knob, choices in varied.items():
+            of_part, _, key = knob.partition(".")
+            if of_part == part and "." not in key:
+                yield from ({**values, key: choice} for choice in choices)
 
 
 def _problems_of_architecture(

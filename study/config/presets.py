@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 from study.base.errors import InputError, Problem
-from study.base.schema import deep_merge
+from study.base.schema import deep_merge, flatten
 from study.counting.architecture import Architecture, changed
 
 PresetName = Literal["bert", "modern", "modern2"]
@@ -33,6 +33,14 @@ bias, 30% masks (Wettig et al. 2023, arXiv:2202.08005) and Muon (Jordan et al. 2
 transform, as NeoBERT does (Le Breton et al. 2025, arXiv:2502.19587), from pre-norm with a norm of the embeddings, and has 40%
 masks.
 """
+
+PRESET = "preset"
+"""The key of the preset, also as a varied knob."""
+
+PRESET_KNOBS = tuple(
+    dict.fromkeys(knob for values in PRESETS.values() for knob in flatten(values) if knob != "recipe.learning_rate")
+)
+"""The knobs that some preset sets, except for the rate to begin with; their values tell the presets apart."""
 
 
 def kind(name: str, option: str) -> Architecture:

@@ -7,7 +7,9 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping
+from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal, Self
 
 import yaml
@@ -16,6 +18,7 @@ from pydantic import Field, model_validator
 from study.base.schema import MOST, Count, Index, Positive, Share, Strict, Text, flatten, set_path, whole
 from study.base.yaml_files import read_yaml
 from study.config.named_runs import NO_RUN, Teacher, parse_start, parse_teacher
+from study.config.presets import PRESET, PRESET_KNOBS, PRESETS, PresetName
 from study.config.recipe import BASE_FFN_RATIO, BASE_HEAD_WIDTH, Recipe
 from study.counting.architecture import (
     ALWAYS_WRITTEN,
@@ -32,7 +35,10 @@ from study.counting.parameters import flops_per_token, masked_positions, paramet
 NUMERICS_VERSION = 1
 """Incremented by every code change that moves a run's numbers; CHANGELOG.md explains each."""
 
-_LATER = Recipe.parse({"budget": {"steps": 1}}).model_dump(
+_SMALL = Architecture.parse(dict.fromkeys(("depth", "width", "heads", "ffn", "vocabulary", "positions"), 1))
+_UNTRAINED = Recipe.parse({"budget": {"steps": 1}})
+
+_LATER = _UNTRAINED.model_dump(
     include={
         *(*NO_RUN, "initialisation", "residual_initialisation", "masking", "optimizer", "muon_rate_ratio"),
         *("parametrization", "base_width", "base_depth", "objective", "generator_share", "packing", "weights"),
@@ -52,6 +58,11 @@ TRAINING_MASKS = "recipe.masking."
 
 OR_NONE = frozenset(f"architecture.{name}" for name, value in berts_values().items() if value is None)
 """The architecture knobs that may be NONE."""
+
+_of_presets = attrgetter(*PRESET_KNOBS)
+_BERTS = dict(zip(PRESET_KNOBS, _of_presets(SimpleNamespace(architecture=_SMALL, recipe=_UNTRAINED)), strict=True))
+_PRESET_OF = {tuple((_BERTS | flatten(values))[knob] for knob in PRESET_KNOBS): name for name, values in PRESETS.items()}
+"""The preset of each combination of values of PRESET_KNOBS, masks as in validation written as None."""
 
 OVERLAP_WINDOW = 13
 """The length in tokens of the windows searched for in both validation and training text."""
@@ -437,15 +448,26 @@ class RunConfig(Strict):
         decay = self.recipe.decay_steps(self.steps)
         return self.steps - decay if 0 < decay < self.steps else None
 
+    @property
+    def preset(self) -> PresetName | None:
+        """The preset of all values that any preset sets, except for the learning rate; None if these are of no preset."""
+        values = dict(zip(PRESET_KNOBS, _of_presets(self), strict=True))
+        if values[f"{TRAINING_MASKS}rate"] == self.masking.rate:
+            values[f"{TRAINING_MASKS}rate"] = None
+        return _PRESET_OF.get(tuple(values.values()))
+
     def values_of(self, knobs: Collection[str]) -> dict[str, Any]:
         """Return the values of knobs by dotted key, also omitted ones."""
         included: dict[str, Any] = {}
         for knob in knobs:
-            set_path(included, knob, True)
+            if knob != PRESET:
+                set_path(included, knob, True)
         values = flatten(_plain(self.model_dump(mode="json", include=included)))
         if any(knob.startswith(TRAINING_MASKS) for knob in knobs):
             training = flatten(_plain(self.training_masking.model_dump()), TRAINING_MASKS.rstrip("."))
             values |= {knob: value for knob, value in training.items() if knob in values}
+        if PRESET in knobs:
+            values[PRESET] = self.preset
         return {knob: values.get(knob) for knob in knobs}
 
     def variant(self, knobs: Collection[str]) -> str:

@@ -26,12 +26,13 @@ from study.config.knobs import (
     batch_of,
     few_enough,
     problems_of_base,
+    problems_of_presets,
     shared_values,
     sizes_of_model,
     with_parts,
 )
 from study.config.named_runs import NO_RUN, cell_as_text, cell_in
-from study.config.presets import PresetName
+from study.config.presets import PRESET, PresetName
 from study.config.recipe import Budget
 from study.config.resources import Resources
 from study.config.run_config import DataConfig, Masking
@@ -231,10 +232,14 @@ class SweepBase(Strict):
         """Return the keys of every kind of sweep file."""
         return {name: field.annotation for kind in _KINDS.values() for name, field in kind.model_fields.items()}
 
+    def shared_with(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values that the preset and `base` give the runs of a variant."""
+        return shared_values(knobs.get(PRESET, self.preset), self.base, self.of_shapes)
+
     @property
     def shared(self) -> dict[str, Any]:
-        """The common values of all runs."""
-        return shared_values(self.preset, self.base, self.of_shapes)
+        """The values that the preset of the file and `base` give all runs."""
+        return self.shared_with({})
 
     @property
     def texts(self) -> list[DataConfig]:
@@ -643,7 +648,9 @@ def _problems_between(sections: Mapping[str, Any], kind: type[SweepBase], of_sha
             yield Problem(f"{section}.{precision}", _AUTO_BESIDE_OTHERS)
     if (base := sections.get("base")) is None:
         return
-    yield from problems_of_base(base, kind.known_keys(), of_shapes, sections.get("preset"), vary)
+    if kind is CellSweep and PRESET in vary:
+        yield from problems_of_presets(vary[PRESET], sections.get(PRESET), base, [*tune, *vary])
+    yield from problems_of_base(base, kind.known_keys(), of_shapes, sections.get(PRESET), vary)
     if kind is CellSweep and "recipe.batch_tokens" not in {*tune, *vary} and {"budgets", "preset"} <= sections.keys():
         batch = batch_of(sections["preset"], base)
         for tokens in sections["budgets"].tokens:

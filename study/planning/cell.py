@@ -20,6 +20,7 @@ from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
 from study.base.schema import deep_merge, flatten, set_path
 from study.config.knobs import MAY_COINCIDE, MODEL, training_key
+from study.config.presets import PRESET
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep, sizes_of_text
@@ -45,25 +46,31 @@ def run_config(spec: Sweep, architecture: Mapping[str, Any], budget: Budget, kno
         "masking": spec.masking.model_dump(),
         "seed": spec.first_seed,
     }
-    values = deep_merge(template, spec.shared)
+    shared = spec.shared_with(knobs)
+    values = deep_merge(template, shared)
     for path, value in knobs.items():
-        set_path(values, path, value)
+        if path != PRESET:
+            set_path(values, path, value)
     try:
         return RunConfig.parse(values)
     except InputError as error:
-        name = "-".join(str(value) for value in architecture.values())
-        raise InputError(Problem(_place(spec, problem.place, name), problem.message) for problem in error.problems) from None
+        name, preset = "-".join(str(value) for value in architecture.values()), str(knobs.get(PRESET, spec.preset))
+
+        def at_its_place(problem: Problem) -> Problem:
+            return Problem(_place(spec, problem.place, shared, preset, name), problem.message)
+
+        raise InputError(map(at_its_place, error.problems)) from None
 
 
-def _place(spec: Sweep, path: str, shape: str = "") -> str:
+def _place(spec: Sweep, path: str, shared: Mapping[str, Any], preset: str, shape: str) -> str:
     if (place := spec.place_of(path)) is not None:
         return place
     if path in flatten(spec.base):
         return f"base.{path}"
-    if path in flatten(spec.shared):
+    if path in flatten(shared):
         if path.startswith(_OF_ARCHITECTURE) and (model := spec.base.get("architecture", {}).get(MODEL)) is not None:
             return f"base.architecture.{MODEL} ({model}) {path.removeprefix(_OF_ARCHITECTURE)}"
-        return f"preset ({spec.preset}) {path}"
+        return f"preset ({preset}) {path}"
     if path.startswith("recipe.budget"):
         return "pool.tokens" if isinstance(spec, GoalSweep) else "budgets"
     if path.startswith(_OF_ARCHITECTURE) and not isinstance(spec, SearchSweep):

@@ -19,6 +19,7 @@ from study.base.quantities import plural
 from study.base.schema import deep_merge, flatten, number_in, whole
 from study.config.knobs import MAY_COINCIDE, TOKENIZER_KNOBS, without_effect
 from study.config.named_runs import NO_RUN, cell_in, kept_layers, layers_problem
+from study.config.presets import PRESET
 from study.config.run_config import RunConfig, Texts, describe_knobs
 from study.config.search_spec import Dimension, Prune
 from study.config.shape_spec import LARGEST
@@ -197,7 +198,7 @@ class NamedRuns:
         cell, plain = self.spec.cells[name], {f"recipe.{knob}": none for knob, none in NO_RUN.items()}
         sizes = {**shape, **cell.sizes}
         if "width" in cell.sizes:
-            (rules, *_) = self.spec.shapes.rules(self.spec.shared.get("architecture", {}))
+            (rules, *_) = self.spec.shapes.rules(self.spec.shared_with(variant).get("architecture", {}))
             sizes = rules.completed({"depth": sizes["depth"], **cell.sizes})
         rate = {} if cell.learning_rate is None else {"recipe.learning_rate": cell.learning_rate}
         lowest = {knob: tuned.low for knob, tuned in self.spec.tune.items()}
@@ -245,7 +246,7 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns |
     problems: dict[str, Problem] = {}
     given: set[str] = set()
     requested: dict[tuple[str, ...], list[RequestedCell]] = {}
-    counted = (_OF_ARCHITECTURE, *(TOKENIZER_KNOBS if spec.size_count == "total" else ()))
+    counted = (_OF_ARCHITECTURE, PRESET, *(TOKENIZER_KNOBS if spec.size_count == "total" else ()))
     shapes_with = functools.cache(lambda varied: _shapes(spec, dict(varied), problems))
 
     def shapes_in(variant: Mapping[str, Any]) -> list[dict[str, int]]:
@@ -469,7 +470,7 @@ def _shapes(spec: CellSweep, varied: Mapping[str, Any], problems: dict[str, Prob
     Targets that no width meets are added to `problems`, else shapes that occur twice.
     """
     given = {path.removeprefix(_OF_ARCHITECTURE): value for path, value in varied.items() if path.startswith(_OF_ARCHITECTURE)}
-    architecture = sizes_of_text(spec.data_with(varied)) | spec.shared.get("architecture", {}) | given
+    architecture = sizes_of_text(spec.data_with(varied)) | spec.shared_with(varied).get("architecture", {}) | given
     shapes, unmet = spec.shapes.sizes(architecture, describe_knobs(varied))
     problems |= {problem.place: problem for problem in unmet}
     sizes = Counter(tuple(shape[size] for size in LARGEST) for shape in shapes)

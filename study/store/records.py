@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from study.base.quantities import plural, plus_minus
 from study.base.schema import Count, Index, Share, Strict, flatten
+from study.config.presets import PRESET
 from study.config.resources import Kernels
 from study.config.run_config import LEFT_OUT, TRAINING_MASKS, Masking, RunConfig, fingerprint_of, ledger_value
 from study.counting.architecture import Architecture
@@ -325,8 +326,13 @@ def fill_left_out(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def dotted(config: RunConfig) -> dict[str, Any]:
-    """Return a configuration under dotted keys, as ledger values; packing is that of pairs if the objective judges them."""
+    """Return a configuration under dotted keys, as ledger values.
+
+    Packing is that of pairs if the objective judges them, and `preset` is there where the run has all values of one.
+    """
     values = flatten(config.to_dict()) | ({"recipe.packing": "segment_pairs"} if config.recipe.judges_pairs else {})
+    if config.preset is not None:
+        values[PRESET] = config.preset
     return {knob: ledger_value(knob, value) for knob, value in values.items()}
 
 

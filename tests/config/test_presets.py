@@ -31,6 +31,8 @@ OTHERS = {
 }
 """Another value for each knob that a preset sets."""
 
+COMPARED: dict[str, Any] = {"vary": {"preset": ["bert", "modern"]}}
+
 SETS: dict[str, dict[str, Any]] = {name: flatten(values) for name, values in PRESETS.items() if values}
 
 
@@ -110,7 +112,12 @@ def test_the_command_line_names_a_preset(tmp_path: Path) -> None:
     [
         ({"preset": "moderm"}, "preset", "'moderm' is not one of bert, modern, modern2; did you mean 'modern'?"),
         ({"base": {"preset": "modern"}}, "base.preset", "belongs beside base, not under it"),
-        ({"vary": {"preset": ["bert", "modern"]}}, "vary.preset", "launch the file once with each preset"),
+        ({"vary": {"preset": ["bert", "modrn"]}}, "vary.preset", "'modrn' is no preset; did you mean 'modern'?"),
+        ({"preset": "modern", **COMPARED}, "vary.preset", "but preset sets modern for all runs"),
+        ({"base": {"architecture": {"norm": "pre"}}, **COMPARED}, "vary.preset", "the file also sets base.architecture.norm:"),
+        ({"base": {"architecture": {"model": "albert-base"}}, **COMPARED}, "vary.preset", "also sets base.architecture.model:"),
+        ({"vary": {**COMPARED["vary"], "recipe.optimizer": ["adamw", "muon"]}}, "vary.preset", "also sets recipe.optimizer:"),
+        ({"tune": {"preset": {"low": 1, "high": 2, "trials": 2}}}, "tune.preset", "compare presets under vary"),
         ({"preset": "modern", "shapes": {"grid": {"width": [6], "ffn": [12]}}}, "", "rotary rotates pairs of numbers"),
     ],
 )
@@ -120,6 +127,41 @@ def test_a_preset_that_cannot_be_is_refused_in_one_sentence(changes: dict[str, A
     actual = {problem.place: problem.message for problem in refusal.value.problems}
     assert message in actual[place]
     assert set(actual) == {place}
+
+
+def test_compared_presets_train_what_a_file_with_each_trains() -> None:
+    named = [run for preset in PRESETS for run in first_runs(preset=preset)]
+    assert first_runs(vary={"preset": [*PRESETS]}) == named
+    assert [run.variant(["preset"]) for run in named] == [f"preset={run.preset}" for run in named]
+    assert {run.preset for run in named} == PRESETS.keys()
+
+
+def test_compared_presets_may_differ_in_the_shapes_that_meet_a_size() -> None:
+    """The MLM head's transform leaves a small encoder less width."""
+    sizes = {"iso_parameters": [60_000], "depth": [1], "width_multiple": 2, "head_width": 2, "count": "total"}
+    shapes = {"grid": None, "list": None, **sizes}
+    compared = ["bert", "modern2"]
+    runs = first_runs(shapes=shapes, vary={"preset": compared})
+    assert runs == [run for preset in compared for run in first_runs(shapes=shapes, preset=preset)]
+    assert len({run.architecture.width for run in runs}) == 2
+
+
+def test_a_shape_that_one_of_the_compared_presets_cannot_have_is_named_with_it() -> None:
+    with pytest.raises(InputError, match="rotary rotates pairs of numbers"):
+        first_runs(shapes={"grid": {"width": [6], "ffn": [12]}}, **COMPARED)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_run_knows_the_preset_whose_values_it_has(preset: PresetName) -> None:
+    """Also of its own rate, and of masks that follow those of the validation; post-norm norms the embeddings anyhow."""
+    assert {run.preset for run in first_runs(preset=preset, base={"recipe": {"learning_rate": 0.005}})} == {preset}
+    assert {run.preset for run in first_runs(preset=preset, masking={"rate": 0.25})} == {preset}
+    changed = SETS["modern2"] if preset == "bert" else {knob: OTHERS[knob] for knob in SETS[preset]}
+    unseen = {"recipe.learning_rate"} | ({"architecture.embedding_norm"} if preset == "bert" else set())
+    for knob in changed.keys() - unseen:
+        base: dict[str, Any] = {}
+        set_path(base, knob, changed[knob])
+        assert preset not in {run.preset for run in first_runs(preset=preset, base=base)}, knob
 
 
 def test_params_counts_the_architecture_of_a_preset(study: Any) -> None:

@@ -20,6 +20,7 @@ import pytest
 from study.base.durable_files import LEFT_SECONDS, write_atomically, write_once
 from study.base.errors import InputError
 from study.base.schema import set_path
+from study.config.presets import PRESETS
 from study.config.run_config import RunConfig
 from study.store.ownership import pulse_of
 from study.store.records import RunRecord, cell_of, counts_of, ledger
@@ -63,6 +64,13 @@ def test_a_ledger_has_the_training_masks_of_every_run_where_any_has_its_own() ->
     assert table["recipe.masking.rate"].tolist() == [0.15, 0.1, 0.4]
     assert table["masking.rate"].tolist() == [0.15, 0.1, 0.15]
     assert table["recipe.masking.whole_words"].tolist() == [False, False, True]
+
+
+def test_a_ledger_names_the_preset_of_each_run_that_has_one() -> None:
+    runs = [record(config=config(CORPUS, **changes)) for changes in ({}, PRESETS["modern"], {"architecture": {"norm": "pre"}})]
+    table = ledger(runs).set_index("run_id")
+    assert list(table.loc[[run.run_id for run in runs], "preset"].fillna("none")) == ["bert", "modern", "none"]
+    assert "preset" not in ledger(runs[2:])
 
 
 @pytest.mark.parametrize(
