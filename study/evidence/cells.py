@@ -17,6 +17,7 @@ from study.base.grouping import grouped
 from study.base.quantities import budget_words, error_text, signed
 from study.base.statistics import variance_of_mean
 from study.base.text import at_budget, shape_and_variant
+from study.config.presets import PRESET, PRESET_KNOBS
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig, describe_knobs, ledger_value
 from study.config.sweep import CellSweep, Sweep
@@ -345,16 +346,19 @@ only disentangled attention has rows for distances."""
 def variant_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
     """Columns of a sweep's variants: all that differ in its last launch except shape, tuned knobs, seed and budget.
 
-    FOLLOWING columns are variants only if the sweep names them.
+    FOLLOWING columns are variants only if the sweep names them, and compared presets stand for all that they set.
     """
-    runs, sweep = _last_launched(ledger), folder.sweep()
-    excluded = {*SHAPE, *folder.tuned(), "seed", *(FOLLOWING - {*folder.distinguishing_knobs()})}
+    runs, sweep, compared = _last_launched(ledger), folder.sweep(), {*folder.distinguishing_knobs()}
+    excluded = {*SHAPE, *folder.tuned(), "seed", *(FOLLOWING - compared)}
+    presets = [PRESET] if PRESET in compared else []
+    if presets:
+        excluded |= {*PRESET_KNOBS, RATE}
     if sweep.compares_tokenizers:
         excluded |= {"architecture.vocabulary", "data_fingerprint"}
     configuration = [
         name for name in runs.columns if "." in name and name not in excluded and not name.startswith(("environment.", _BUDGET))
     ]
-    named = [*configuration, *({"data_fingerprint"} - excluded)]
+    named = [*presets, *configuration, *({"data_fingerprint"} - excluded)]
     return [name for name in named if runs[name].nunique(dropna=False) > 1]
 
 

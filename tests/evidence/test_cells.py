@@ -11,7 +11,10 @@ import pytest
 
 from study.base.errors import InputError
 from study.base.quantities import EQUAL_WITHIN
+from study.base.schema import deep_merge
+from study.config.presets import PRESETS
 from study.config.recipe import Budget
+from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
 from study.evidence.cells import CellResult, cells_of, difference_between
 from study.evidence.families import families_of
@@ -135,3 +138,17 @@ def test_losses_of_sequences_that_are_not_those_of_the_record_are_refused(tmp_pa
     with pytest.raises(InputError, match=r"validation_losses\.npy: sums to .* nats, but its record .*; fetch both"):
         cells_of(folder, folder.ledger())
     assert folder.write_ledger()["exclusion"].tolist() == ["validation_losses.npy is gone or damaged"]
+
+
+def test_compared_presets_are_one_knob_of_a_variant(tmp_path: Path) -> None:
+    """They stand for all that they set, also for the rate where none is tuned; what else is varied stands beside them."""
+    sweep = {key: value for key, value in SWEEP.items() if key != "tune"}
+    folder = sweep_folder(tmp_path / "sweep", sweep | {"vary": {"preset": [*PRESETS], "recipe.dropout": [0.0, 0.1]}})
+    for preset in PRESETS:
+        for dropout in (0.0, 0.1):
+            plain = run_config(1, 64, dropout=dropout).to_dict()
+            add_run(folder, RunConfig.parse(deep_merge(plain, PRESETS[preset])))
+    cells = cells_of(folder, folder.ledger())
+    assert [cell.settings for cell in cells] == [
+        {"preset": preset, "recipe.dropout": dropout} for preset in PRESETS for dropout in (0.0, 0.1)
+    ]
