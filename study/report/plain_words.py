@@ -146,8 +146,10 @@ def _phrase(knob: str, value: object) -> str:
 
 
 def _of_teacher(teacher: Teacher) -> str:
+    """Return what a teacher teaches; below weight 1 the masked words themselves teach, too."""
     layers = [words for name, words in _LAYER_LOSSES.items() if getattr(teacher.losses, name)]
-    return f"a teacher's {joined(['predictions', *layers])}{'' if layers else ' alone'}"
+    taught = joined([*(["predictions"] if teacher.weight else []), *layers])
+    return f"a teacher's {taught}{' beside masked words' if teacher.weight < 1 else '' if layers else ' alone'}"
 
 
 def _spelled(knob: str, value: str) -> str:

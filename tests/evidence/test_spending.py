@@ -91,7 +91,9 @@ def test_the_verdict_counts_own_flops_and_then_all(starts: SweepFolder) -> None:
     assert verdict.figures[:2] == ("loss_against_flops", "loss_against_spent_flops")
     sentence = verdict.sentence
     own, spent = sentence.split(" and 0.")
-    assert own.startswith("An encoder continued and distilled from a teacher's predictions alone for 1M tokens is 0.4")
+    assert own.startswith(
+        "An encoder continued and distilled from a teacher's predictions beside masked words for 1M tokens is 0.4"
+    )
     assert own.endswith(" below one trained from scratch for 1M tokens (1.00 times its own FLOPs)")
     assert spent.endswith(" above one trained from scratch for 4M tokens (0.65 times its FLOPs with the runs that it needs).")
     answer = Answer(gathered(starts), {}).to_markdown()
@@ -109,12 +111,13 @@ def test_a_question_about_teachers_compares_them_and_leaves_training_from_scratc
             add_run(folder, run_config(1, 64, seed=seed, teacher=teacher), Constant(nats=loss), flops_before=before)
     answer = verdict_of(gathered(folder))
     assert re.match(
-        r"(At equal shape, t|T)he loss with a teacher's predictions and hidden states is 0\.30.* below that with a teacher's "
-        r"predictions alone \(",
+        r"(At equal shape, t|T)he loss with a teacher's predictions and hidden states beside masked words is 0\.30.* below "
+        r"that with a teacher's predictions beside masked words \(",
         answer.sentence,
     )
     (spent,) = answer.also
-    assert spent.startswith("An encoder distilled from a teacher's predictions and hidden states for 1M tokens is 0.40")
+    of_both = "a teacher's predictions and hidden states beside masked words"
+    assert spent.startswith(f"An encoder distilled from {of_both} for 1M tokens is 0.40")
     assert spent.endswith(" (1.00 times its own FLOPs, 0.16 times its FLOPs with the runs that it needs).")
 
 

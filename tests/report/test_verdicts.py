@@ -410,7 +410,7 @@ ANSWERED = {
     "gated_ffn": r"the loss with GELU is 0\.102 nats .*below that with GeGLU .*and 0\.093 nats .*below that with SwiGLU",
     "heads": r"L2-H96-A4-F384 is 0\.155 nats .*below L2-H96-A1-F384 .*0\.034 nats .*below L2-H96-A2-F384",
     "int8_or_smaller": r"Int8 L4-H96-A3-F384 .*ends 0\.373 nats .*below L4-H40-A2-F160 in fp32",
-    "layer_losses": r"a teacher's predictions, hidden states and attention is 0\.264 nats .*below .* predictions alone",
+    "layer_losses": r"hidden states and attention beside masked words is 0\.264 nats .*below .*'s predictions beside masked",
     "loss_and_scores": r"follow the loss on docstring-code, docstring-order and docstring-package, .*correlation of \+0\.98",
     "mask_decoder": r"a plain last layer is 0\.134 nats .*below that with the enhanced mask decoder",
     "mlm_transform": r"the loss with no MLM transform is 0\.171 nats .*below that with an MLM transform",
