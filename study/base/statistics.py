@@ -138,7 +138,7 @@ UNKNOWN = ScoreNoise(math.nan, math.nan, math.nan)
 def noise_of_seeds(variance: float, freedom: int, seeds: int, error_over_examples: float) -> ScoreNoise:
     """Return the noise of a mean over seeds: variance ÷ seeds, and error_over_examples², the standard error over the examples.
 
-    `freedom` is 0 if the `variance` between seeds is unknown.
+    `freedom` is 0 if the `variance` between seeds is unknown; the noise is then over examples alone, with infinite freedom.
     """
     over_examples = error_over_examples**2
     return ScoreNoise(variance / seeds, freedom, over_examples) if freedom else ScoreNoise(0.0, math.inf, over_examples)

@@ -95,6 +95,11 @@ class TaskScores:
         return self.points["validation"].nunique()
 
     @property
+    def of_one_seed(self) -> bool:
+        """Whether no encoder has scores of two seeds, of pre-training or fine-tuning, so that noise is over examples alone."""
+        return all(noise.freedom == math.inf for noise in self.points["noise"])
+
+    @property
     def least_p_value(self) -> float:
         """The trend's lowest p for these encoders: scores rise with every fall of the loss."""
         loss = self.compared["loss"].to_numpy(dtype=float)
@@ -215,6 +220,11 @@ class DownstreamEvidence:
     def all(self) -> tuple[TaskScores, ...]:
         """The tasks, then the average."""
         return self.tasks if self.average is None else (*self.tasks, self.average)
+
+    @property
+    def of_one_seed(self) -> bool:
+        """Whether the noise of every task is over examples alone."""
+        return all(task.of_one_seed for task in self.tasks)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of `fits/downstream.json`."""

@@ -62,7 +62,7 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
                 "score": task.points["score"],
                 "half": task.points["half"],
                 "label": task.points["name"],
-                "over": "seeds and examples" if _has_seeds(task) else "examples",
+                "over": "examples" if task.of_one_seed else "seeds and examples",
                 "forecast": task.is_forecast,
                 "trend": "" if task.trend is None else task.trend.verdict,
                 **{name: task.points[name] for name in ("unit", "random", "majority", "bag_of_words")},
@@ -82,10 +82,6 @@ def scored_cells(evidence: Evidence, task: TaskScores) -> dict[str, CellResult]:
 def panel_of(task: TaskScores) -> str:
     """Return the name of a task's panel."""
     return f"{task.task} ({task.metric})"
-
-
-def _has_seeds(task: TaskScores) -> bool:
-    return bool((task.points["seeds"] > 1).any() or (task.points["runs"].map(len) > 1).any())
 
 
 def drawn(

@@ -37,7 +37,8 @@ def undecided(evidence: Evidence) -> list[str]:
     """Return the open questions, each with what would settle it."""
     of_cells = (_open_runs, _open_cells, _open_order, _open_sizes, _open_seeds, _open_spikes, _open_scatter, _open_two_seeds)
     of_pairs = (_open_pairs, _open_steps, _open_rates, _open_knobs, _open_vertices, _open_choices)
-    parts = (*of_cells, *of_pairs, _open_tasks, _mixed_precision, _unread_text, _overlapping_text, _trained_runs, _limits)
+    of_scores = (_open_tasks, _open_score_seeds)
+    parts = (*of_cells, *of_pairs, *of_scores, _mixed_precision, _unread_text, _overlapping_text, _trained_runs, _limits)
     return [line for part in parts for line in part(evidence)]
 
 
@@ -302,6 +303,15 @@ def _scored(evidence: Evidence, task: str) -> set[str]:
     tasks = evidence.downstream.tasks if evidence.downstream else ()
     ways = (of_task.points for of_task in tasks if of_task.task == task or of_task.task.startswith(f"{task} ("))
     return {run for points in ways for runs in points["runs"] for run in runs}
+
+
+def _open_score_seeds(evidence: Evidence) -> Iterator[str]:
+    tasks = evidence.downstream.tasks if evidence.downstream else ()
+    if names := ", ".join(task.task for task in tasks if task.of_one_seed):
+        yield (
+            f"How far scores on {names} scatter over seeds: they are of one seed, so that their noise and intervals are over "
+            "examples alone; more seeds of pre-training, and of fine-tuning (study score --seeds), would show it."
+        )
 
 
 def _mixed_precision(evidence: Evidence) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,14 @@ from study.evidence.score_trends import Trend, Verdict
 from study.laws.forecasting import Forecast
 
 _WORDS: dict[Verdict, str] = {
-    "monotone": "scores follow the loss, monotone: no encoder of lower loss scores lower beyond noise",
+    "monotone": "scores follow the loss, monotone: no encoder of lower loss scores lower {beyond}",
     "rises": "scores rise as the loss falls, but not monotonically",
     "falls": "scores fall as the loss falls",
     "undecided": "scores show no decided relation to the loss",
 }
 
+
+_HALF = "± 95%"
 
 NEAR = 2.0
 """The largest ratio of parameters between an encoder and the published one beside it."""
@@ -59,7 +61,8 @@ def _verdicts(scores: DownstreamEvidence) -> Iterator[str]:
     by_verdict = grouped(verdicts, verdicts.__getitem__)
     for verdict, words in _WORDS.items():
         if names := by_verdict.get(verdict):
-            yield f"{', '.join(names)}: {words} (Holm, 5%){_hopeless(scores, names) if verdict == 'undecided' else ''}."
+            beyond = words.format(beyond=_beyond(task for task in scores.tasks if task.task in names))
+            yield f"{', '.join(names)}: {beyond} (Holm, 5%){_hopeless(scores, names) if verdict == 'undecided' else ''}."
     if "untested" in by_verdict:
         correlations = ", ".join(
             f"{task.task} {task.trend.correlation:+.2f}"
@@ -88,17 +91,23 @@ def _hopeless(scores: DownstreamEvidence, undecided: Sequence[str]) -> str:
 
 def _beside_baselines(scores: DownstreamEvidence) -> Iterator[str]:
     """Where pre-training helps or hurts, and where a bag of words beats an encoder."""
+    beyond = _beyond(scores.tasks)
     if compared := {task.task: task.above_untrained for task in scores.tasks if task.beside_untrained.of}:
         none = ", ".join(name for name, (encoders, _) in compared.items() if not encoders)
         rest = f"; none on {none}" if none and any(encoders for encoders, _ in compared.values()) else ""
         baselines = "the same encoders untrained and above the majority class"
-        yield f"Encoders above {baselines}, beyond noise, each tested at 5%: {_where(compared)}{rest}."
+        yield f"Encoders above {baselines}, {beyond}, each tested at 5%: {_where(compared)}{rest}."
         below = _where({task.task: (task.beside_untrained.below, task.beside_untrained.of) for task in scores.tasks})
-        yield f"Encoders below the same encoders untrained, beyond noise likewise: {below}."
+        yield f"Encoders below the same encoders untrained, {beyond} likewise: {below}."
     if words := {task.task: task.beside_words for task in scores.tasks if task.beside_words.of}:
         above = _where({name: (beside.above, beside.of) for name, beside in words.items()})
         below = _where({name: (beside.below, beside.of) for name, beside in words.items()})
-        yield f"Beside a bag of words, beyond noise likewise, encoders above: {above}; below: {below}."
+        yield f"Beside a bag of words, {beyond} likewise, encoders above: {above}; below: {below}."
+
+
+def _beyond(tasks: Iterable[TaskScores]) -> str:
+    """Return beyond which noise scores differ: that of examples alone where no task has two seeds."""
+    return "beyond the noise of examples" if all(task.of_one_seed for task in tasks) else "beyond noise"
 
 
 def _where(counts: Mapping[str, tuple[int, int]]) -> str:
@@ -148,7 +157,8 @@ def _best_on_average(average: TaskScores, encoders: int) -> Iterator[str]:
     if len(ranked) < 2:
         return
     best, second = ranked.iloc[0], ranked.iloc[1]
-    beyond = f"{'' if chance_of_lead(best, second) < 1 - CONFIDENCE else 'not '}beyond noise above {second['name']}"
+    leads = chance_of_lead(best, second) < 1 - CONFIDENCE
+    beyond = f"{'' if leads else 'not '}{_beyond([average])} above {second['name']}"
     of = f", of the {len(ranked)} of {encoders} encoders that met all of them" if len(ranked) < encoders else ""
     highest = f"{best['name']} scores highest{of}, {plus_minus(best['score'], best['half'], 3)}"
     yield f"On average ({average.metric}) {highest}, {beyond}, {second['score']:.3f}."
@@ -211,17 +221,22 @@ def _interval(trend: Trend) -> str | None:
 def trend_table(evidence: Evidence) -> str:
     """Each task's best score and baselines, and its rank correlation with the falling loss."""
     scores = evidence.downstream
-    return "" if scores is None else table_of([_trend_row(task) for task in scores.all])
+    return "" if scores is None else table_of([_trend_row(task, _interval_head(scores)) for task in scores.all])
 
 
-def _trend_row(task: TaskScores) -> dict[str, object]:
+def _interval_head(scores: DownstreamEvidence) -> str:
+    """Return the head of a column of halves of 95% intervals."""
+    return f"{_HALF} (examples)" if scores.of_one_seed else _HALF
+
+
+def _trend_row(task: TaskScores, interval: str) -> dict[str, object]:
     best, trend = task.best, task.trend
     baselines = {"untrained": "random", "majority class": "majority", "bag of words": "bag_of_words"}
     return {
         "task": task.task,
         "metric": task.metric,
         "best": f"{best['score']:.4f}",
-        "± 95%": _half(best["half"]),
+        interval: _half(best["half"]),
         "of": best["name"],
         **{words: None if task.task == AVERAGE else _number(best[name]) for words, name in baselines.items()},
         "above both": _of(task.above_untrained),
@@ -280,7 +295,7 @@ def scores_frame(evidence: Evidence) -> pd.DataFrame:
             "parameters": row["parameters"],
             f"loss ({row['unit']})": row["loss"],
             "score": row["score"],
-            "± 95%": row["half"],
+            _HALF: row["half"],
             "runs": len(row["runs"]),
             "seeds": row["seeds"],
             "untrained": row["random"],
@@ -295,7 +310,9 @@ def scores_frame(evidence: Evidence) -> pd.DataFrame:
 
 def score_table(evidence: Evidence) -> str:
     """`scores_frame` as Markdown."""
-    scores = scores_frame(evidence)
+    if evidence.downstream is None:
+        return ""
+    scores = scores_frame(evidence).rename(columns={_HALF: _interval_head(evidence.downstream)})
     rows = [{str(name): _written(str(name), value) for name, value in row.items()} for row in scores.to_dict("records")]
     return table_of(rows)
 
@@ -310,14 +327,15 @@ def published_table(evidence: Evidence) -> str:
     """Return the published scores of the tasks, each beside an encoder of its size; empty if none."""
     scores = evidence.downstream
     rows = [] if scores is None else [row for task in scores.tasks for row in _published_rows(task)]
-    if not rows:
+    if scores is None or not rows:
         return ""
     intro = (
         "Published scores, each of the split and from the source that its row names: `test` is GLUE's secret or CoNLL's test "
         "set, `dev` the development set, which most tasks here report. All models were pre-trained on far more text. Beside "
         f"each stands the encoder here of the nearest `parameters`, where any has up to {NEAR:g} times as many or as few."
     )
-    header = ["task", "metric", "published", "split", "source", "parameters", "score", "here", "parameters", "score", "± 95%"]
+    header = ["task", "metric", "published", "split", "source", "parameters", "score", "here", "parameters", "score"]
+    header.append(_interval_head(scores))
     return f"{intro}\n\n{table(header, rows)}"
 
 

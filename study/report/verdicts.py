@@ -107,11 +107,14 @@ def _on_scores(evidence: Evidence) -> Verdict:
     if any(task.validations > 1 for task in scores.tasks):
         encoders += " whose losses compare"
     if variants:
-        certainty = "A test at 5%, adjusted by Bonferroni; noise is over examples and seeds."
+        over = "examples alone, of one seed" if scores.of_one_seed else "examples and seeds"
+        certainty = f"A test at 5%, adjusted by Bonferroni; noise is over {over}."
     elif _untested(scores):
         certainty = f"Scores are not tested: the {encoders} share layers or a trunk, so that they are no independent draws."
     else:
         certainty = f"Permutation tests at 5% over {encoders}, adjusted by Holm over {tasks}."
+    if scores.of_one_seed and not variants:
+        certainty += " The noise of a score is over examples alone, of one seed."
     change = "encoders of more sizes, and more seeds of pre-training and of fine-tuning"
     figures = ("score_against_flops",) if variants else ("score_against_loss", "score_against_parameters")
     return Verdict(_sentence(evidence, clauses), certainty, change, figures, "downstream")

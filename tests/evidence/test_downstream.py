@@ -39,7 +39,9 @@ from study.plotting.score_against_count import ScoreAgainst
 from study.plotting.style import MARKERS
 from study.report.answer import Answer, report
 from study.report.figures import FIGURES
+from study.report.open_questions import undecided
 from study.report.score_sentences import law_table, published_table, score_findings, score_table, trend_table
+from study.report.verdicts import _on_scores
 from study.store.score_records import baseline, file_baseline, score_folder, scores_of, write_scores
 from study.store.sweep_folder import SweepFolder
 from study.tasks.task_spec import read_spec
@@ -132,6 +134,37 @@ def test_seeds_of_untrained_weights_say_nothing_of_pre_trained_ones(tmp_path: Pa
     assert points["half"].to_numpy(dtype=float) == pytest.approx(np.full(3, 1.96 * law.deviation), rel=1e-3)
     assert (points["random_half"] > 10 * law.deviation).all()
     assert list(points["seeds"]) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_scores_of_one_seed_are_said_to_be_beyond_the_noise_of_examples_alone(
+    scored: SweepFolder, tmp_path: Path, seeds: int
+) -> None:
+    shutil.copytree(scored.path, tmp_path / "s", ignore=shutil.ignore_patterns("scores*", "baselines"))
+    folder = SweepFolder(tmp_path / "s")
+    add_scores(folder, {name: TASKS[name] for name in ("sst2", "rte")}, seeds=seeds)
+    few = gather(folder)
+    alone = seeds == 1
+    tables = (trend_table(few), score_table(few), published_table(few))
+    assert [("± 95% (examples) |" in table, "± 95% |" in table) for table in tables] == [(alone, not alone)] * 3
+    findings = score_findings(few)
+    beyond = [sentence for sentence in findings if "beyond " in sentence]
+    assert len(beyond) >= 4
+    assert {"beyond the noise of examples" in sentence for sentence in beyond} == {alone}
+    assert {"beyond noise" in sentence for sentence in beyond} == {not alone}
+    (unsure,) = [sentence for sentence in undecided(few) if sentence.startswith("How far scores on")] or [""]
+    assert ("rte, sst2" in unsure and "of one seed" in unsure) is alone
+    assert ("one seed" in _on_scores(few).certainty) is alone
+
+
+@pytest.mark.parametrize(("seeds", "over"), [(2, "examples and seeds"), (1, "examples alone, of one seed")])
+def test_a_verdict_on_variants_says_what_its_noise_is_over(tmp_path: Path, seeds: int, over: str) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for norm in ("post", "pre"):
+        add_run(folder, in_setting(run_config(1, 128), norm=norm))
+    folder.write_ledger()
+    add_scores(folder, {"sst2": TASKS["sst2"]}, seeds=seeds)
+    assert _on_scores(gather(folder)).certainty == f"A test at 5%, adjusted by Bonferroni; noise is over {over}."
 
 
 def test_tasks_are_distinguished_by_whether_they_follow_the_loss(evidence: Evidence) -> None:
