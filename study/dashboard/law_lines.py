@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,24 +12,28 @@ import pandas as pd
 
 from study.base.errors import UNREADABLE, InputError
 from study.base.quantities import compact
-from study.base.text import status_words
+from study.base.text import joined, status_words
 from study.config.knobs import MASKED_SHARE
-from study.counting.architecture import SIZES, Architecture
+from study.config.run_config import LEFT_OUT, describe_knobs, ledger_value
+from study.counting.architecture import NOT_IN_MLM, SIZES, Architecture
 from study.counting.parameters import MASKING_RATE, TOTALS, parameters
 from study.dashboard.library import Library, Snapshot
 from study.evidence.cells import PER_BYTE
-from study.evidence.downstream import score_law
+from study.evidence.comparisons import EQUAL_BUDGETS_WITHIN
+from study.evidence.downstream import score_law, with_comparable_losses
 from study.evidence.ledgers import LEDGER_FLOPS, open_ledger, usable
 from study.evidence.score_points import score_points
 from study.evidence.sweep_laws import LEDGER_LAWS, by_variant
 from study.laws.catalogue import find_law
-from study.laws.estimation import DEFAULT_SETTINGS, Fit
+from study.laws.estimation import DEFAULT_SETTINGS
 from study.laws.forecasting import Forecast
 from study.laws.law_fits import LawFit, fit_table
 from study.laws.observations import VOCABULARY
 from study.laws.reading import TableQuery, differing_columns, read_observations
 from study.laws.two_steps import TwoSteps
+from study.report.plain_words import plain_words
 from study.shapes.accounts import training_flops
+from study.store.records import validation_of
 from study.store.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
@@ -205,7 +209,8 @@ def prediction_of(
     """Return the loss that a law predicts for an encoder, with the 95% interval of the law and how far it extrapolates.
 
     The interval holds the uncertainty of the law's constants, not the scatter of single runs; beyond the runs it is widened
-    where the forecast of the largest missed. With a `task` that the sweep was scored on, `score` is that of the predicted loss.
+    where the forecast of the largest missed. `beyond` also says in what else the encoder differs from the law's runs. With a
+    `task` that the sweep was scored on, `score` is that of the predicted loss.
     """
     law = _fitted(library, shot, key, "")
     fitted = law.fit
@@ -217,15 +222,16 @@ def prediction_of(
     for name in fitted.law.variables:
         least, most = float(fitted.observations.columns[name].min()), float(fitted.observations.columns[name].max())
         times = max(values[name] / most, least / values[name])
-        if times > 1:
+        if times > 1 + EQUAL_BUDGETS_WITHIN:  # whole steps are a little fewer tokens than their budget
             way = "above the largest" if values[name] > most else "below the smallest"
             beyond.append(f"{name} is {times:.3g} times {way} that the law was fitted to")
     vocabulary = fitted.observations.alike.get(VOCABULARY)
     if vocabulary is not None and vocabulary != architecture.vocabulary:
         beyond.append(f"losses over other vocabularies do not compare, and the law's runs have {vocabulary:,} word pieces")
+    beyond += _unlike_its_runs(_ledger_rows(law), architecture, sequence_length)
     tasks = tasks_of(library, shot)
     return {
-        "score": _score(library, shot, fitted, task, tasks[task], at) if task in tasks else None,
+        "score": _score(library, shot, law, task, tasks[task], at) if task in tasks else None,
         "loss_nats": float(fitted.predict(at)[0]),
         "low": float(low[0]),
         "high": float(high[0]),
@@ -235,13 +241,38 @@ def prediction_of(
     }
 
 
+_BESIDE = {*SIZES, "vocabulary", "positions", "segments", *NOT_IN_MLM}
+"""The fields of an architecture that a law or its caution about vocabularies reads, or that no loss depends on."""
+
+
+def _unlike_its_runs(runs: pd.DataFrame, architecture: Architecture, sequence_length: int) -> Iterator[str]:
+    """Yield what all runs of a law share and an encoder, or the length that it reads, differs in."""
+    for name in (name for name, field in Architecture.model_fields.items() if not field.exclude and name not in _BESIDE):
+        knob = f"architecture.{name}"
+        shared = runs[knob].unique().tolist() if knob in runs else [LEFT_OUT[knob]]
+        theirs, own = ({knob: value} for value in (shared[0], ledger_value(knob, getattr(architecture, name))))
+        if len(shared) == 1 and (its := describe_knobs(own)) != (of_runs := describe_knobs(theirs)):
+            in_words = plain_words((own, theirs))
+            yield f"this encoder has {in_words(its)}, the law's runs {in_words(of_runs)}"
+    lengths = runs["data.sequence_length"].unique().tolist() if "data.sequence_length" in runs else []
+    if lengths and sequence_length not in lengths:
+        read = joined([f"{length:g}" for length in sorted(lengths)], "or")
+        yield f"losses over other lengths do not compare, and the law's runs read sequences of {read} tokens"
+
+
 def _score(
-    library: Library, shot: Snapshot, of_loss: Fit, task: str, points: pd.DataFrame, at: dict[str, Any]
+    library: Library, shot: Snapshot, law: LawFit, task: str, points: pd.DataFrame, at: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the score of a task at the predicted loss, with a 95% interval over the constants of both laws."""
     facts = {"task": task, "metric": str(points["metric"].iloc[0])}
     if (unit := points["unit"].iloc[0]) == PER_BYTE:
         return facts | {"why_not": f"scores are related to losses in {unit}, and the law gives nats per masked token"}
+    run, of_loss = _ledger_rows(law).iloc[0], law.fit
+    validated = validation_of(shot.folder.run(str(run["run_id"])).config(), str(run["data_fingerprint"]))
+    if validated != with_comparable_losses(points)["validation"].iloc[0]:
+        return facts | {
+            "why_not": "scores are related to losses of other text, masks or objective than those of the law's runs"
+        }
     of_score = library.kept(("score", shot.name, task), shot.version, lambda: score_law(points))
     if isinstance(of_score, str):
         return facts | {"why_not": of_score}
@@ -263,9 +294,13 @@ def _score(
 
 def _masking_rate(law: LawFit) -> float:
     """Return the share of the tokens that a law's runs mask in training, their mean."""
-    ledger = law.query.table.frame
-    rates = ledger.reindex(columns=[MASKED_SHARE, "masking.rate"]).bfill(axis=1)[MASKED_SHARE].fillna(MASKING_RATE)
-    return float(rates.iloc[[_row_of(label) for label in law.fit.observations.labels]].mean())
+    rates = _ledger_rows(law).reindex(columns=[MASKED_SHARE, "masking.rate"]).bfill(axis=1)[MASKED_SHARE]
+    return float(rates.fillna(MASKING_RATE).mean())
+
+
+def _ledger_rows(law: LawFit) -> pd.DataFrame:
+    """Return the rows of a ledger that a law was fitted to."""
+    return law.query.table.frame.iloc[[_row_of(label) for label in law.fit.observations.labels]]
 
 
 def _values(architecture: Architecture, tokens: float, per_token: Mapping[str, float], roles: Any) -> dict[str, float]:

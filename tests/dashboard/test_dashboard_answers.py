@@ -22,7 +22,7 @@ import pytest
 from study.base.errors import InputError
 from study.counting.latency import read_table
 from study.counting.named_models import catalogue
-from study.dashboard.law_lines import MOST_AHEAD, _score, law_lines, offers
+from study.dashboard.law_lines import MOST_AHEAD, _fitted, _score, law_lines, offers
 from study.dashboard.library import Library
 from study.dashboard.pages import answer_html, figure_of, overview, pulse, run_page, sweep_page, verdict_in
 from study.dashboard.run_charts import curves, importances, points
@@ -37,7 +37,7 @@ from study.shapes.accounts import Conditions, account, default_length
 from study.store.ownership import sweep_lock, work_lock
 from study.store.packing import pack
 from study.store.sweep_folder import ChosenRun, GoalLook, GoalPath, SweepFolder
-from tests.synthetic import SWEEP, add_run, depth_or_width, environment, goal_path, run_config, sweep_folder
+from tests.synthetic import SWEEP, add_run, depth_or_width, environment, goal_path, in_setting, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_scores
 from tests.waiting import until
 
@@ -511,16 +511,7 @@ def test_what_cannot_be_built_is_said_in_words_without_an_option_of_the_shell(
 
 @pytest.mark.slow
 def test_a_predicted_loss_is_that_of_the_law_and_says_how_far_it_extrapolates(sizes: Library) -> None:
-    shape = {
-        "depth": "1",
-        "width": "92",
-        "heads": "2",
-        "ffn": "368",
-        "vocabulary": "2048",
-        "positions": "64",
-        "sequence_length": "64",
-    }
-    asked = shape | {"sweep": "sizes", "law": "chinchilla", "tokens": "2M"}
+    asked = SHAPE_ASKED | {"sweep": "sizes", "law": "chinchilla", "tokens": "2M"}
     within = what_if(sizes, asked)["prediction"]
     fitted = fit_table(TableQuery(open_ledger(sizes.root / "sizes")), "chinchilla", Settings(bootstrap=RESAMPLES)).fit
     count = what_if(sizes, asked)["totals"]["parameters"]
@@ -532,6 +523,65 @@ def test_a_predicted_loss_is_that_of_the_law_and_says_how_far_it_extrapolates(si
     assert any("losses over other vocabularies do not compare" in words for words in far["beyond"])
     assert far["high"] - far["low"] > within["high"] - within["low"]
     assert what_if(sizes, asked | {"tokens": "0"})["prediction"]["why_not"].startswith("tokens: ")
+
+
+SHAPE_ASKED = {
+    "depth": "1",
+    "width": "92",
+    "heads": "2",
+    "ffn": "368",
+    "vocabulary": "2048",
+    "positions": "64",
+    "sequence_length": "64",
+}
+"""A shape of SHAPES, of the text of the synthetic sweep."""
+
+
+@pytest.fixture
+def of_positions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Library:
+    """A sweep of two ways of positions, each with a law of its own."""
+    varied = {"vary": {"architecture.position_encoding": ["learned", "rotary"]}}
+    folder = sweep_folder(tmp_path / "ways", SWEEP | {"tune": {}} | varied)
+    for depth, width in SHAPES:
+        for tokens in (1e6, 2e6, 4e6):
+            for positions in ("learned", "rotary"):
+                add_run(folder, in_setting(run_config(depth, width, tokens=tokens), position_encoding=positions))
+    folder.write_ledger()
+    monkeypatch.setattr("study.dashboard.law_lines.DEFAULT_SETTINGS", Settings(bootstrap=0))
+    return Library(tmp_path)
+
+
+def test_an_encoder_unlike_the_runs_of_a_law_is_predicted_with_a_caution_for_each_difference(of_positions: Library) -> None:
+    asked = SHAPE_ASKED | {"sweep": "ways", "tokens": "2M", "law": "chinchilla|architecture.position_encoding == 'learned'"}
+    assert what_if(of_positions, asked)["prediction"]["beyond"] == []
+    other = {"position_encoding": "rotary", "norm": "pre", "activation": "geglu", "pooler": "false"}
+    unlike = what_if(of_positions, asked | other)["prediction"]["beyond"]
+    has = [words.removeprefix("this encoder has ") for words in unlike]
+    assert sorted(has) == [
+        "GeGLU, the law's runs GELU",
+        "pre-norm, the law's runs post-norm",
+        "rotary positions, the law's runs learned positions",
+    ], "a pooler is no part of the loss"
+    shorter = what_if(of_positions, asked | {"sequence_length": "32"})["prediction"]["beyond"]
+    assert shorter == ["losses over other lengths do not compare, and the law's runs read sequences of 64 tokens"]
+
+
+def test_a_budget_whose_whole_steps_are_fewer_tokens_is_no_extrapolation(of_positions: Library) -> None:
+    asked = SHAPE_ASKED | {"sweep": "ways", "law": "chinchilla|architecture.position_encoding == 'rotary'"}
+    asked |= {"position_encoding": "rotary"}
+    trained = open_ledger(of_positions.root / "ways").frame["tokens"].max()
+    assert trained < 4_000_000
+    assert what_if(of_positions, asked | {"tokens": "4M"})["prediction"]["beyond"] == []
+    (far,) = what_if(of_positions, asked | {"tokens": "4.1M"})["prediction"]["beyond"]
+    assert far == "tokens is 1.03 times above the largest that the law was fitted to"
+
+
+def test_no_score_is_predicted_from_losses_of_another_validation_set(of_positions: Library) -> None:
+    shot = of_positions.snapshot("ways")
+    fitted = _fitted(of_positions, shot, "chinchilla|architecture.position_encoding == 'rotary'", "")
+    facts = {"metric": "accuracy", "unit": "nats per masked token", "loss": [5.0, 4.5, 4.0], "shape": ["a", "b", "c"]}
+    score = _score(of_positions, shot, fitted, "sst2", pd.DataFrame(facts | {"validation": "other"}), {})
+    assert score["why_not"] == "scores are related to losses of other text, masks or objective than those of the law's runs"
 
 
 def test_what_if_counts_the_flops_of_a_law_as_its_runs_do() -> None:
