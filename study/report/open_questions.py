@@ -26,7 +26,7 @@ from study.evidence.ledgers import LEDGER_COLUMNS, UNIQUE_TOKENS
 from study.evidence.paired import MOST_SEEDS, MOST_SEQUENCES, would_be_significant
 from study.laws.expressions import evaluate
 from study.report.findings import MOST_STEPS
-from study.report.pair_sentences import MOST_FAMILIES, parts_lacking, reading_remedies
+from study.report.pair_sentences import MOST_FAMILIES, assumed_rates, parts_lacking, reading_remedies
 from study.report.verdicts import listed
 
 MOST_UNREAD = 8
@@ -36,7 +36,7 @@ MOST_UNREAD = 8
 def undecided(evidence: Evidence) -> list[str]:
     """Return the open questions, each with what would settle it."""
     of_cells = (_open_runs, _open_cells, _open_order, _open_sizes, _open_seeds, _open_spikes, _open_scatter, _open_two_seeds)
-    of_pairs = (_open_pairs, _open_steps, _open_rates, _open_knobs, _open_vertices, _open_choices)
+    of_pairs = (_open_pairs, _open_steps, _open_rates, _open_transfers, _open_knobs, _open_vertices, _open_choices)
     of_scores = (_open_tasks, _open_score_seeds)
     parts = (*of_cells, *of_pairs, *of_scores, _mixed_precision, _unread_text, _overlapping_text, _trained_runs, _limits)
     return [line for part in parts for line in part(evidence)]
@@ -192,6 +192,17 @@ def _open_rates(evidence: Evidence) -> Iterator[str]:
     for reason, cells in grouped(left_out, lambda left: left.reason).items():
         names = ", ".join(f"{cell.shape} at {cell.family}" for cell in cells)
         yield f"Left out of the comparisons ({reason}): {names}."
+
+
+def _open_transfers(evidence: Evidence) -> Iterator[str]:
+    """Yield the decided pairs of cells deeper or wider than those that searched their rate."""
+    pairs = evidence.comparisons.pairs
+    if assumed := assumed_rates(evidence, pairs):
+        decided = plural(sum(pair.status == "decided" for pair in pairs), "decided pair")
+        yield (
+            f"Whether rates hold to {assumed.farthest}: they were searched at {assumed.searched}, and {assumed.pairs} of "
+            f"{decided} have a cell beyond that at a transferred rate; searching a cell there would tell."
+        )
 
 
 def _open_knobs(evidence: Evidence) -> Iterator[str]:

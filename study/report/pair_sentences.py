@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import pandas as pd
@@ -13,6 +14,7 @@ from study.base.quantities import plural, signed
 from study.base.schema import flatten
 from study.base.text import joined, status_words
 from study.config.presets import PRESETS
+from study.evidence.cells import CellResult
 from study.evidence.comparisons import WEIGHED, Average, Comparison, Pair
 from study.evidence.evidence import Evidence
 from study.evidence.paired import TestedDifference, Verdict
@@ -286,6 +288,43 @@ def _test_columns(averages: Sequence[Average]) -> str:
         f"{status_words(status)}: {', '.join(f'{one.first} {one.difference.to_text()}{_opposed(one)}' for one in group)}"
         for status, group in by_status.items()
     )
+
+
+@dataclass(frozen=True)
+class AssumedRates:
+    """Transferred rates in decided pairs of cells deeper or wider than every cell of their variant that searched its rate.
+
+    `searched` and `farthest` are depths or widths in words, `last` the largest of those searched; `pairs` is how many decided
+    pairs have such a cell.
+    """
+
+    searched: str
+    last: str
+    farthest: str
+    pairs: int
+
+
+def assumed_rates(evidence: Evidence, pairs: Sequence[Comparison]) -> AssumedRates | None:
+    """Return the transferred rates that decided pairs carry beyond what was searched; None without any."""
+    cells = {cell.name: cell for cell in evidence.cells}
+    searched = grouped([cell for cell in evidence.cells if cell.rates.status == "bracketed"], lambda cell: cell.setting)
+
+    def beyond(cell: CellResult, size: str) -> set[int]:
+        """Return the values of a size that searched a cell's rate, where its own is larger than all of them."""
+        known = {getattr(one.architecture, size) for one in searched.get(cell.setting, ())}
+        is_far = cell.rates.status == "transferred" and getattr(cell.architecture, size) > max(known)
+        return known if is_far else set()
+
+    both = [[cells[pair.first_cell], cells[pair.second_cell]] for pair in pairs if pair.status == "decided"]
+    known, last, farthest = list[str](), list[str](), list[str]()
+    for size in ("depth", "width"):
+        if far := [cell for sides in both for cell in sides if beyond(cell, size)]:
+            tried = sorted(set[int]().union(*(beyond(cell, size) for cell in far)))
+            known.append(f"{size}{'s' if len(tried) > 1 else ''} {joined([*map(str, tried)])}")
+            last.append(f"{size} {tried[-1]}")
+            farthest.append(f"{size} {max(getattr(cell.architecture, size) for cell in far)}")
+    concerned = sum(any(beyond(cell, size) for cell in sides for size in ("depth", "width")) for sides in both)
+    return AssumedRates(joined(known), joined(last), joined(farthest), concerned) if concerned else None
 
 
 def connected(pairs: Sequence[PairT]) -> list[list[PairT]]:

@@ -30,6 +30,7 @@ from study.laws.law_fits import LawFit
 from study.plotting.paired_differences import MOST_PAIRS
 from study.report.findings import compression_words, missing_comparison, run_count, why_excluded
 from study.report.pair_sentences import (
+    assumed_rates,
     connected,
     kind_of,
     pair_kinds,
@@ -384,7 +385,14 @@ def _over_pairs(
         certainty = "Losses of encoders that read no word order say nothing of their blocks, so nothing is tested."
         remedy = without_order_remedy(evidence.comparisons.pairs, parts_lacking(evidence.ledger))
         return Verdict(sentence, certainty, remedy, figures, also=also)
-    return Verdict(sentence, _certainty(compared, averages), _change(evidence, compared), figures, also=also)
+    certainty = f"{_certainty(compared, averages)}{_assumed(evidence, compared)}"
+    return Verdict(sentence, certainty, _change(evidence, compared), figures, also=also)
+
+
+def _assumed(evidence: Evidence, compared: Sequence[Comparison]) -> str:
+    """Return beyond which depth or width learning rates are assumed; an open question says to which."""
+    assumed = assumed_rates(evidence, compared)
+    return f" Rates beyond {assumed.last} were not searched." if assumed else ""
 
 
 Place = Literal["alone", "first", "further"]

@@ -202,6 +202,35 @@ def test_undecided_says_what_would_decide(tmp_path: Path) -> None:
     assert any("L2-H92" in line for line in answer.to_dict()["findings"]["undecided"])
 
 
+@pytest.mark.parametrize("largest", [(1, 256), (4, 128)])
+def test_rates_transferred_to_depths_that_searched_none_are_said_to_be_assumed(
+    largest: tuple[int, int], tmp_path: Path
+) -> None:
+    """The smallest cell is of one layer; without the largest of four nothing says that the rate holds there."""
+    tune = {"recipe.learning_rate": {"low": 1e-3, "high": 8e-3, "trials": 4, "at": "smallest"}}
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": tune})
+    law = Law(best_rate=2e-3, depth_effect=0.3)
+    for depth, width in ((1, 48), (1, 128), (2, 92), (4, 64), largest):
+        for rate in (1e-3, 2e-3, 4e-3) if (depth, width) in ((1, 48), largest) else (2e-3,):
+            add_run(folder, run_config(depth, width, rate), law)
+        for seed in (1, 2):
+            add_run(folder, run_config(depth, width, 2e-3, seed), law)
+    folder.write_ledger()
+    evidence = gather(folder)
+    assert [pair.status for pair in evidence.comparisons.pairs] == ["decided"] * 3
+    lines = [line for line in undecided(evidence) if line.startswith("Whether rates hold")]
+    certainty = verdict_of(evidence).certainty
+    if largest[0] == 1:
+        assert lines == [
+            "Whether rates hold to depth 4: they were searched at depth 1, and 3 of 3 decided pairs have a cell beyond that at "
+            "a transferred rate; searching a cell there would tell."
+        ]
+        assert certainty.endswith(" Rates beyond depth 1 were not searched.")
+    else:
+        assert lines == []
+        assert "were not searched" not in certainty
+
+
 @pytest.mark.parametrize("asked", [["cola", "tasks/reviews.yaml"], {"tasks": ["cola", "tasks/reviews.yaml"], "seeds": 1}])
 @pytest.mark.parametrize("diverged", [False, True])
 def test_tasks_that_nothing_was_scored_on_are_reported(asked: object, diverged: bool, tmp_path: Path) -> None:
