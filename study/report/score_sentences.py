@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -178,9 +179,10 @@ def best_variant(scores: DownstreamEvidence) -> str:
     if len(ranked) < 2 or task.points["shape"].nunique() > 1:
         return ""
     best, others = ranked.iloc[0], ranked.iloc[1:]
+    pairs = math.comb(len(task.points), 2)  # any two could have been the best and the one that it outdoes
     above, beside = list[str](), list[str]()
     for _, row in others.iterrows():
-        leads = chance_of_lead(best, row) < (1 - CONFIDENCE) / len(others)
+        leads = chance_of_lead(best, row) < (1 - CONFIDENCE) / pairs
         (above if leads else beside).append(f"{row['setting']} ({row['score']:.3f})")
     tasks = plural(len(scores.tasks) - len(scores.left_out), "task")
     over = f"averaged over {tasks} (0 chance, 1 perfect)" if scores.average else f"on {task.task}"

@@ -109,7 +109,7 @@ def _on_scores(evidence: Evidence) -> Verdict:
         encoders += " whose losses compare"
     if variants:
         over = "examples alone, of one seed" if scores.of_one_seed else "examples and seeds"
-        certainty = f"A test at 5%, adjusted by Bonferroni; noise is over {over}."
+        certainty = f"Tests at 5%, adjusted by Bonferroni over all pairs; noise is over {over}."
     elif _untested(scores):
         certainty = f"Scores are not tested: the {encoders} share layers or a trunk, so that they are no independent draws."
     else:

@@ -17,7 +17,8 @@ import pandas as pd
 import pytest
 import yaml
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from scipy.stats import spearmanr
+from scipy.optimize import bisect
+from scipy.stats import spearmanr, studentized_range
 
 from study.base.quantities import budget_words
 from study.base.statistics import ScoreNoise, half_interval, noise_of_mean, noise_of_seeds
@@ -25,7 +26,7 @@ from study.config.run_config import RunConfig
 from study.config.score_config import Knobs
 from study.counting.named_models import find
 from study.counting.parameters import parameters
-from study.evidence.downstream import TaskScores, between, downstream, noises_over_tasks, observed
+from study.evidence.downstream import DownstreamEvidence, TaskScores, between, downstream, noises_over_tasks, observed
 from study.evidence.evidence import Evidence, gather
 from study.evidence.ledgers import COUNTS, LEDGER_PARAMETERS, LOSS, LOSS_PER_BYTE
 from study.evidence.score_points import published_scores, score_points
@@ -40,7 +41,7 @@ from study.plotting.style import MARKERS
 from study.report.answer import Answer, report
 from study.report.figures import FIGURES
 from study.report.open_questions import undecided
-from study.report.score_sentences import law_table, published_table, score_findings, score_table, trend_table
+from study.report.score_sentences import best_variant, law_table, published_table, score_findings, score_table, trend_table
 from study.report.verdicts import _on_scores
 from study.store.score_records import baseline, file_baseline, score_folder, scores_of, write_scores
 from study.store.sweep_folder import SweepFolder
@@ -164,7 +165,7 @@ def test_a_verdict_on_variants_says_what_its_noise_is_over(tmp_path: Path, seeds
         add_run(folder, in_setting(run_config(1, 128), norm=norm))
     folder.write_ledger()
     add_scores(folder, {"sst2": TASKS["sst2"]}, seeds=seeds)
-    assert _on_scores(gather(folder)).certainty == f"A test at 5%, adjusted by Bonferroni; noise is over {over}."
+    assert _on_scores(gather(folder)).certainty == f"Tests at 5%, adjusted by Bonferroni over all pairs; noise is over {over}."
 
 
 def test_tasks_are_distinguished_by_whether_they_follow_the_loss(evidence: Evidence) -> None:
@@ -329,6 +330,29 @@ def test_the_best_on_average_is_reported_beside_the_second_and_of_how_many(evide
     alone = replace(actual.average, points=actual.average.points.head(1))
     of_one = score_findings(with_facts(evidence, downstream=replace(actual, average=alone)))
     assert not [sentence for sentence in of_one if sentence.startswith("On average")]
+
+
+@pytest.mark.parametrize(("settings", "encoders"), [(2, 2), (5, 5), (3, 6)])
+def test_of_equal_variants_the_best_is_seldom_called_significantly_above_any(
+    evidence: Evidence, settings: int, encoders: int
+) -> None:
+    """The best is chosen by the scores that test it: it leads another one as often as the range of all is that large.
+
+    Also where a setting has several encoders, such as two budgets, and stands by its best one.
+    """
+    actual = evidence.downstream
+    assert actual is not None
+    noise = ScoreNoise(0.0, np.inf, 1.0)
+    facts = {"shape": "L1", "half": noise.half, "noise": [noise] * encoders}
+    facts |= {"setting": [f"knob={encoder % settings}" for encoder in range(encoders)]}
+
+    def leads(size: float) -> float:
+        points = pd.DataFrame(facts | {"score": [size, *[0.0] * (encoders - 1)]})
+        said = best_variant(DownstreamEvidence((replace(actual.tasks[0], points=points),), None, {}))
+        return 1.0 if "not significantly above any other" not in said else -1.0
+
+    smallest = bisect(leads, 0.0, 10.0, xtol=1e-3)
+    assert 0.02 <= studentized_range.sf(smallest, encoders, np.inf) <= 0.0501
 
 
 @pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.slow)])
