@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from study.base.errors import InputError
-from study.base.statistics import noise_of_mean, pooled_variance
+from study.base.statistics import ScoreNoise, noise_of_mean, pooled_variance
 from study.evidence.paired import holm
 from study.evidence.score_points import noise_columns, score_points
 from study.evidence.score_trends import SAME, Trend, p_value_of, rank_correlation, trend
@@ -134,13 +134,15 @@ class TaskScores:
 
     @property
     def beside_words(self) -> Beside:
-        """Encoders beside a bag of words, whose unmeasured noise over examples is assumed equal to theirs.
+        """Encoders beside a bag of words, whose unmeasured noise over examples is assumed equal to the largest of theirs.
 
-        With its score taken as exact, an equal encoder differs significantly in one draw of six if the two are right on
-        different examples, in one of ten at correlation 0.3.
+        An encoder that gives all examples one answer has none; where all do, none is compared. With its score taken as exact,
+        an equal encoder differs significantly in one draw of six if the two are right on different examples, in one of ten at
+        correlation 0.3.
         """
-        halves = [replace(noise, over_seeds=0.0, freedom=math.inf).half for noise in self.points["noise"]]
-        return Beside.of_sides(self._sides(self.points["bag_of_words"], pd.Series(halves, self.points.index)))
+        over_examples = pd.Series([noise.over_examples for noise in self.points["noise"]]).max()
+        of_words = ScoreNoise(0.0, math.inf, float(over_examples))
+        return Beside.of_sides(self._sides(self.points["bag_of_words"], of_words.half or math.nan))
 
     @property
     def _sides_of_untrained(self) -> pd.Series[float]:

@@ -26,7 +26,7 @@ from study.config.run_config import RunConfig
 from study.config.score_config import Knobs
 from study.counting.named_models import find
 from study.counting.parameters import parameters
-from study.evidence.downstream import DownstreamEvidence, TaskScores, between, downstream, noises_over_tasks, observed
+from study.evidence.downstream import Beside, DownstreamEvidence, TaskScores, between, downstream, noises_over_tasks, observed
 from study.evidence.evidence import Evidence, gather
 from study.evidence.ledgers import COUNTS, LEDGER_PARAMETERS, LOSS, LOSS_PER_BYTE
 from study.evidence.score_points import published_scores, score_points
@@ -290,6 +290,19 @@ def test_where_pre_training_hurts_and_where_a_bag_of_words_is_better_is_reported
     assert not any("beyond noise likewise" in sentence for sentence in nothing)
     usual = score_findings(evidence)
     assert "Encoders below the same encoders untrained, beyond noise likewise: none on any task." in usual
+
+
+@pytest.mark.parametrize(("errors", "beside"), [((0.0, 0.0, 0.02), (0, 1, 3)), ((0.0, 0.0, 0.0), (0, 0, 0))])
+def test_an_encoder_that_finds_nothing_lends_a_bag_of_words_no_certainty(
+    evidence: Evidence, errors: tuple[float, ...], beside: tuple[int, int, int]
+) -> None:
+    """A constant answer scores 0 on any examples; a bag of words at 0.05 has noise, as large as the largest of the encoders."""
+    actual = evidence.downstream
+    assert actual is not None
+    noises = [ScoreNoise(0.0, np.inf, error**2) for error in errors]
+    points = pd.DataFrame({"score": [0.0, 0.0, 0.1], "noise": noises, "half": [noise.half for noise in noises]})
+    words = pd.Series([0.03, 0.05, 0.08])
+    assert replace(actual.tasks[0], points=points.assign(bag_of_words=words)).beside_words == Beside(*beside)
 
 
 @pytest.mark.slow
