@@ -109,7 +109,7 @@ class CellResult:
     @property
     def pool(self) -> PooledCells:
         """Cells whose seeds may share a variance."""
-        return PooledCells(self.budget, round(math.log2(self.tokens or 1)))
+        return PooledCells(self.budget, round(math.log2(self.tokens or 1)), self.validation)
 
     @property
     def usable(self) -> bool:

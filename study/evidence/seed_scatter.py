@@ -39,14 +39,15 @@ SeedVariances = Mapping[str, SeedVariance]
 
 @dataclass(frozen=True)
 class PooledCells:
-    """Cells whose runs may scatter equally over seeds: of one budget, and of 2^`doublings` tokens when rounded.
+    """Cells whose runs may scatter equally over seeds: of one budget, 2^`doublings` tokens when rounded, and one `validation`.
 
     Runs scatter more while leaving the unigram plateau, and a budget of FLOPs or tokens per parameter gives shapes very
-    different tokens.
+    different tokens. Losses that do not compare have units of their own.
     """
 
     budget: Budget
     doublings: int
+    validation: str
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ def _open_spikes(evidence: Evidence) -> Iterator[str]:
 def _open_scatter(evidence: Evidence) -> Iterator[str]:
     """Yield the budgets at which seeds scatter unevenly, so that each interval rests on the few seeds of a cell."""
     cells = {cell.name: cell for cell in evidence.cells}
-    pools = Counter(scatter.pool.budget for scatter in evidence.comparisons.seed_scatter)
+    tokens = {(scatter.pool.budget, scatter.pool.doublings) for scatter in evidence.comparisons.seed_scatter}
+    pools = Counter(budget for budget, _ in tokens)
     uneven = []
     for scatter in evidence.comparisons.seed_scatter:
         if not scatter.alike:

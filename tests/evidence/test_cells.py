@@ -16,7 +16,7 @@ from study.config.presets import PRESETS
 from study.config.recipe import Budget
 from study.config.run_config import RunConfig
 from study.counting.architecture import Architecture
-from study.evidence.cells import CellResult, cells_of, difference_between
+from study.evidence.cells import CellResult, cells_of, difference_between, scatter_of_cells
 from study.evidence.families import families_of
 from study.evidence.learning_rates import RateSearch
 from tests.synthetic import SEQUENCES, SWEEP, Law, add_run, depth_or_width, run_config, sweep_folder
@@ -91,6 +91,18 @@ def test_a_rate_of_the_smallest_cell_is_transferred_where_the_largest_bears_it_o
     assert at_largest == statuses
     assert [cell.rates.bracketed for cell in cells] == [cell.rates.status in ("bracketed", "transferred") for cell in cells]
     assert [cell.rates.status for cell in cells if cell.tokens < 1.5e6] == ["bracketed", statuses[1], statuses[1]]
+
+
+def test_seeds_share_a_variance_only_where_their_losses_compare() -> None:
+    """Losses of detecting replaced tokens scatter in another unit than those of masked words."""
+    drawn = np.random.default_rng(0).normal(size=(4, 3, 50))
+    kinds = ("words", "words", "replaced", "replaced")
+    cells = [
+        replace(cell(1, 10**6), name=str(number), validation=kind, runs=("a", "b", "c"), seeds=(0, 1, 2), losses=losses)
+        for number, (kind, losses) in enumerate(zip(kinds, drawn, strict=True))
+    ]
+    pools = [{*scatter.variances} for scatter in scatter_of_cells(cells)]
+    assert pools == [{"0", "1"}, {"2", "3"}]
 
 
 def test_errors_cluster_by_the_documents_that_any_run_keeps(tmp_path: Path) -> None:

@@ -192,6 +192,9 @@ def test_a_setting_whose_seeds_scatter_widely_lends_its_scatter_to_no_other(tmp_
     sentence = next(line for line in undecided(several) if "scatters" in line)
     assert "at 1M tokens (1.05M tokens or so) 0.0" in sentence
     assert "; at 1M tokens (2.1M tokens or so) 0.0" in sentence
+    other = replace(scatter, pool=replace(scatter.pool, validation="other"))
+    of_two = replace(actual, comparisons=replace(actual.comparisons, seed_scatter=(scatter, other)))
+    assert "or so" not in next(line for line in undecided(of_two) if "scatters" in line), "as many tokens, other losses"
 
 
 def test_what_would_decide_is_reckoned_with_each_cells_own_seeds(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from study.evidence.seed_scatter import (
     seed_scatter,
 )
 
-POOL = PooledCells(Budget(tokens=1e6), 20)
+POOL = PooledCells(Budget(tokens=1e6), 20, "same")
 
 
 def cell(*means: float) -> NDArray[np.float64]:
@@ -58,7 +58,7 @@ def p_value(first: NDArray[np.float64], second: NDArray[np.float64], seeds: Sequ
 def test_what_was_not_trained_scatters_over_no_seeds() -> None:
     random = np.random.default_rng(0)
     first, second = random.normal(4, 1, (2, 1, 50))
-    variances = seed_scatter(PooledCells(Budget(steps=0), 0), {"first": first, "second": second}).variances
+    variances = seed_scatter(PooledCells(Budget(steps=0), 0, "same"), {"first": first, "second": second}).variances
     difference = paired_difference(first, second, [variances["first"], variances["second"]])
     usual = stats.ttest_rel(first[0], second[0])
     assert (difference.low_nats, difference.high_nats) == pytest.approx(tuple(usual.confidence_interval(0.95)), rel=1e-5)
