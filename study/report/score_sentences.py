@@ -265,11 +265,12 @@ def law_table(evidence: Evidence) -> str:
 
 def _law_row(task: TaskScores) -> dict[str, object]:
     law = None if isinstance(task.law, str) else task.law
+    known = law.estimates if law and law.usable and law.status != "weakly_identified" else {}
     return {
         "task": task.task,
         "law": law and law.law.formula,
         "status": f"none: {task.law}" if law is None else status_words(law.status),
-        "constants": ", ".join(f"{name} {value:.3g}" for name, value in law.estimates.items()) if law and law.usable else None,
+        "constants": ", ".join(f"{name} {value:.3g}" for name, value in known.items()) or None,
         "forecast": law and (int(task.is_forecast.sum()) or None),
         "error at the measured loss": law and _forecast(task.forecast),
         "error from the sizes alone": law and _forecast(task.forecast_from_sizes),

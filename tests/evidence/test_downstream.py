@@ -693,6 +693,19 @@ def test_the_largest_size_is_held_out_and_forecast(evidence: Evidence) -> None:
     assert sst2.law.estimates["L0"] == pytest.approx(TASKS["sst2"].middle, abs=0.05)
 
 
+def test_constants_of_a_law_that_its_scores_do_not_pin_down_are_not_shown(evidence: Evidence) -> None:
+    actual = evidence.downstream
+    assert actual is not None
+    (sst2,) = [task for task in actual.tasks if task.task == "sst2"]
+    assert isinstance(sst2.law, Fit)
+    shown = {}
+    for status in ("converged", "weakly_identified", "on_bound", "failed"):
+        of_status = replace(sst2, law=replace(sst2.law, status=status))
+        table = law_table(with_facts(evidence, downstream=replace(actual, tasks=(of_status,), average=None)))
+        shown[status] = " L0 " in table
+    assert shown == {"converged": True, "weakly_identified": False, "on_bound": False, "failed": False}
+
+
 def test_figures_show_points_laws_and_published_scores(evidence: Evidence) -> None:
     by_loss = score_against_loss.frame(evidence)
     assert set(by_loss["task"]) == {*TASKS, "average"}
