@@ -241,7 +241,10 @@ def _on_spendings(evidence: Evidence) -> Verdict:
     if asks_about(evidence, "start", "teacher") and not asks_about(evidence, "scratch"):
         clauses.reverse()
     pairs = plural(len(evidence.spendings), "pair")
-    luck = "All rest on one run, whose luck is in no interval."
+    settings = (cell.settings for cell in evidence.cells if cell.name in compared)
+    others = len(run_ids_in(value for setting in settings for value in setting.values()))
+    rest = "one run" if others == 1 else plural(others, "run") if others else "other runs"
+    luck = f"All rest on {rest}, whose luck no interval holds."
     measured = _measured_over([one.difference for one in against])
     certainty = f"Tests at 5%, adjusted by Holm over {pairs}. {measured} {luck}"
     also = tuple(_sentence(evidence, [clause]) for clause in clauses[1:])

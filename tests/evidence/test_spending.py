@@ -101,6 +101,17 @@ def test_the_verdict_counts_own_flops_and_then_all(starts: SweepFolder) -> None:
     assert "| spent\\_flops |" in answer
 
 
+@pytest.mark.parametrize(("others", "rest"), [((DEEP,), "one run, whose"), ((DEEP, "fedcba9876543210"), "2 runs, whose")])
+def test_the_verdict_counts_the_runs_that_all_rests_on(others: tuple[str, ...], rest: str, tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", STARTS | {"vary": {"recipe.start": ["fresh", *others]}})
+    deep = counts_of(run_config(2, 64, tokens=3e6), 2930)["train_flops"]
+    for seed in range(2):
+        for start in ("fresh", *others):
+            before = None if start == "fresh" else deep
+            add_run(folder, run_config(1, 64, seed=seed, start=start), Ways(), flops_before=before)
+    assert verdict_of(gathered(folder)).certainty.endswith(f" All rest on {rest} luck no interval holds.")
+
+
 def test_a_question_about_teachers_compares_them_and_leaves_training_from_scratch_to_the_findings(tmp_path: Path) -> None:
     asked = {"question": "Does a student learn more from its teacher's layers?", "vary": {"recipe.teacher": ["none", DEEP]}}
     folder = sweep_folder(tmp_path / "s", STARTS | asked)
