@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,11 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
+from matplotlib.collections import PathCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, ScalarFormatter
+from numpy.typing import NDArray
 
 from study.base.quantities import compact
 from study.counting.architecture import Architecture
@@ -29,6 +33,7 @@ from study.plotting.style import (
     log_ticks,
     loss_axis,
     panels,
+    style,
     theme,
     title_above,
 )
@@ -37,7 +42,16 @@ Count = Callable[[int, int], float]
 """Parameters at a depth and a width."""
 
 CONTOURS = 3
+
+MOST_LABELS = 40
+"""The most cells of a panel that are labelled with their losses; others have smaller discs."""
+
 _WIDTHS = 48
+_HEIGHT = 2.5
+"""Inches of a panel on a page."""
+
+_EM = 0.833
+"""The type of losses beside that of the style."""
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
@@ -125,13 +139,16 @@ def draw(data: pd.DataFrame) -> Figure:
     cells, lines = data[data["kind"] == "cell"], data[data["kind"] == "contour"]
     names = list(dict.fromkeys(cells["panel"]))
     with theme():
-        figure, axes = panels(names, "width", "depth (layers)", height=2.5)
+        figure, axes = panels(names, "width", "depth (layers)", height=_HEIGHT)
+        drawn: dict[Axes, tuple[pd.DataFrame, PathCollection]] = {}
         for same, rows in by_scale(axes, cells):
             shade = ScalarMappable(
                 Normalize(rows["loss"].min(), rows["loss"].max()), sns.color_palette("viridis_r", as_cmap=True)
             )
             for panel, (_, shown) in zip(same, rows.groupby("panel", sort=False), strict=True):
-                _draw_cells(panel, shown, shade)
+                colours = shade.to_rgba(shown["loss"].to_numpy(dtype=float))
+                discs = panel.scatter(shown["width"], shown["depth"], c=colours, zorder=3, edgecolor="white")
+                drawn[panel] = shown, discs
             label = in_lines(str(cells["label"].iloc[0]), letters_in(2.0 * -(-len(same) // 2)))
             figure.colorbar(shade, ax=same, label=label)
         for panel, name in zip(axes, names, strict=True):
@@ -145,6 +162,10 @@ def draw(data: pd.DataFrame) -> Figure:
             _tick_widths(panel, cells["width"])
             panel.margins(y=0.25)
             _draw_contours(panel, lines)
+        size = min(_disc_size(_in_points(panel, shown)) for panel, (shown, _) in drawn.items())
+        for panel, (shown, discs) in drawn.items():
+            discs.set_sizes([size**2])
+            _write_losses(panel, shown, size)
         best = cells.nsmallest(1, "loss").iloc[0]
         at = f", {best['panel']}" if len(names) > 1 else ""
         finding = f"Lowest loss: {best['loss']:.3f} at depth {best['depth']:g}, width {best['width']:g}{at}"
@@ -178,12 +199,42 @@ def _draw_contours(axes: Axes, lines: pd.DataFrame) -> None:
             _annotate(axes, text, at, -10, "grey", aside=-6 if end["width"] > np.sqrt(low * high) else 6)
 
 
-def _draw_cells(axes: Axes, cells: pd.DataFrame, shade: ScalarMappable) -> None:
-    few = len(cells) <= 40
-    colours = shade.to_rgba(cells["loss"].to_numpy(dtype=float))
-    axes.scatter(cells["width"], cells["depth"], c=colours, s=90 if few else 25, zorder=3, edgecolor="white")
-    for width, depth, loss in cells[["width", "depth", "loss"]].itertuples(index=False) if few else ():
-        _annotate(axes, f"{loss:.3f}", (width, depth), -14, "black")
+def _write_losses(axes: Axes, cells: pd.DataFrame, size: float) -> None:
+    """Write losses below discs of a diameter in points, the lowest first, where they hide neither a disc nor a loss."""
+    if len(cells) > MOST_LABELS:
+        return
+    em, places = _EM * style().points, _in_points(axes, cells)
+    below = round(size / 2 + 1.23 * em)
+    half, bottom, top = 1.5 * em, -below - 0.25 * em, -below + 0.8 * em
+    written: list[int] = []
+    for number in np.argsort(cells["loss"].to_numpy(dtype=float), kind="stable").tolist():
+        across, up = (np.delete(places, number, axis=0) - places[number]).T
+        discs = (np.abs(across) < half + size / 2) & (up > bottom - size / 2) & (up < top + size / 2)
+        across, up = (places[written] - places[number]).T
+        losses = (np.abs(across) < 2 * half) & (np.abs(up) < top - bottom)
+        if not discs.any() and not losses.any():
+            written.append(number)
+    for width, depth, loss in cells.iloc[sorted(written)][["width", "depth", "loss"]].itertuples(index=False):
+        _annotate(axes, f"{loss:.3f}", (width, depth), -below, "black")
+
+
+def _disc_size(places: NDArray[np.float64]) -> float:
+    """Return the diameter of discs at places in a panel, all in points, at which no two of a few touch."""
+    if len(places) > MOST_LABELS:
+        return 5.0
+    nearest = min((float(np.hypot(*(one - other))) for one, other in combinations(places, 2)), default=np.inf)
+    return max(3.0, min(math.sqrt(90), 0.85 * nearest))
+
+
+def _in_points(axes: Axes, cells: pd.DataFrame) -> NDArray[np.float64]:
+    """Return about where cells stand in a panel, in points; ticks, names and colour bar take the rest of the figure."""
+    columns = place.get_gridspec().ncols if (place := axes.get_subplotspec()) is not None else 1
+    width = (72 * style().width - 13 * style().points) / columns
+    height = 72 * _HEIGHT * style().tall - 3.3 * style().points
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    across = np.log(cells["width"].to_numpy(dtype=float) / left) / np.log(right / left)
+    up = np.log(cells["depth"].to_numpy(dtype=float) / low) / np.log(high / low)
+    return np.column_stack([width * across, height * up])
 
 
 def _annotate(axes: Axes, text: str, at: tuple[float, float], above: int, colour: str, aside: int = 0) -> None:
@@ -191,5 +242,5 @@ def _annotate(axes: Axes, text: str, at: tuple[float, float], above: int, colour
     align = "center" if aside == 0 else "left" if aside > 0 else "right"
     behind = {"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
     above_lines = 5 if colour == "black" else 2
-    style: dict[str, Any] = {"ha": align, "color": colour, "fontsize": "small", "bbox": behind, "zorder": above_lines}
-    axes.annotate(text, at, (aside, above), textcoords="offset points", **style)
+    looks: dict[str, Any] = {"ha": align, "color": colour, "fontsize": "small", "bbox": behind, "zorder": above_lines}
+    axes.annotate(text, at, (aside, above), textcoords="offset points", **looks)

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
@@ -301,6 +302,42 @@ def test_budgets_that_are_nearly_the_same_stay_apart_in_every_figure(tmp_path: P
     shapes, parameters = loss_by_shape.frame(evidence), AGAINST_PARAMETERS.frame(evidence)
     for data in (shapes[shapes["kind"] == "cell"], parameters, LossBySize("depth").frame(evidence).drop_duplicates("cell")):
         assert data["panel"].value_counts().to_dict() == {"1M tokens": 3, "1.04M tokens": 3}
+
+
+CLOSE = [(16, 24), (12, 24), (8, 32), (6, 32), (4, 40), (3, 48), (2, 64), (1, 88), (16, 32), (12, 40), (8, 48), (6, 56)]
+CLOSE += [(4, 64), (3, 72), (2, 88), (1, 128), (16, 48), (12, 56), (8, 72), (6, 80), (4, 104), (3, 120), (2, 144), (1, 200)]
+APART = [*product((1, 2, 4, 8, 16), (32, 64, 128, 256))]
+
+
+@pytest.mark.parametrize(
+    ("style", "shapes", "budgets", "labelled"),
+    [("page", CLOSE, 1, 20), ("paper", CLOSE, 1, 6), ("page", APART, 2, 40), ("paper", APART, 1, 20)],
+)
+def test_a_map_of_shapes_hides_no_shape_and_no_loss_behind_another(
+    style: StyleName, shapes: list[tuple[int, int]], budgets: int, labelled: int
+) -> None:
+    """Depths and widths as close as those of `depth_curve`, and doublings: a loss without room is left out."""
+    cells = pd.DataFrame(shapes, columns=["depth", "width"]).assign(scale="", unit="", loss=np.linspace(4.6, 4.3, len(shapes)))
+    budget = pd.concat([cells.assign(panel=f"budget {number}") for number in range(budgets)])
+    data = loss_by_shape._with_contours(budget, lambda depth, width: 12.0 * depth * width**2, LOSS, "parameters")
+    with drawn_as(style):
+        figure = loss_by_shape.draw(data)
+        FigureCanvasAgg(figure).draw()  # type: ignore[no-untyped-call]
+        count = 0
+        for panel in figure.axes[:budgets]:
+            (scatter,) = (points for points in panel.collections if isinstance(points, PathCollection))
+            radius = scatter.get_sizes().max() ** 0.5 / 2 * figure.dpi / 72
+            discs = panel.transData.transform(np.asarray(scatter.get_offsets()))
+            assert min(np.hypot(*(one - other)) for one, other in combinations(discs, 2)) > 2 * radius
+            texts = [text for text in panel.texts if text.get_color() == "black"]
+            boxes = [text.get_window_extent() for text in texts]
+            for one, other in combinations(boxes, 2):
+                assert not one.overlaps(other)
+            for box, (x, y) in product(boxes, discs):
+                away = max(box.x0 - x, x - box.x1, 0), max(box.y0 - y, y - box.y1, 0)
+                assert np.hypot(*away) > radius * 0.9, "a disc is hidden"
+            count += len(texts)
+        assert count >= labelled
 
 
 def test_long_titles_of_panels_keep_to_their_panel() -> None:
