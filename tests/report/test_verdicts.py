@@ -420,6 +420,7 @@ ANSWERED = {
     "next_sentence": r"the highest score is 0\.446 .*, not significantly above any other",
     "norm": r"the loss with post-norm is 0\.107 nats .*below that with pre-norm",
     "positions": r"a learned distance bias is 0\.531 nats .*below that with ALiBi",
+    "presets": r"with preset modern2 is 0\.287 nats .*below that with preset modern on average over 4 conditions",
     "preset_parts": r"bias is 0\.243 nats .*where both read word order, with Muon 0\.299 .*masks 0\.288 .*positions 0\.190",
     "projection_start": r"a projection that starts at unit scale is 0\.121 nats .*below that with BERT's initialisation",
     "query_key_norm": r"no difference in 6 pairs is significant: .* query key norm .* is -0\.0085 nats",
