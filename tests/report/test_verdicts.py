@@ -402,6 +402,7 @@ ANSWERED = {
     "embedding_norm": r"with a norm of the embeddings is 0\.157 nats .*below that with no norm of the embeddings",
     "equal_total": r"At equal total parameters, no difference in 12 pairs .*L4-H64-A4-F256 minus L1-H96-A6-F384, is -0\.0157",
     "depth_or_width": r"more width lowers .* in 1 of 12 pairs and more depth in none: L1-H80-A5-F320 is 0\.055",
+    "depth_or_width_modern2": r"width lowers the loss significantly in 5 of 12 pairs .*L1-H80-A5-F320 is 0\.091 nats",
     "disentangled": r"the loss with rotary positions is 0\.141 nats .*below that with disentangled attention",
     "factorised_embeddings": r"of full width is 0\.829 nats .*of width 12 .*and 0\.331 nats .*of width 48",
     "ffn_or_width": r"more width lowers the loss significantly in 11 of 20 pairs and a larger FFN in none: .* is 0\.240 nats",
