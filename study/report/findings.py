@@ -55,7 +55,7 @@ def loss_findings(evidence: Evidence) -> list[str]:
     """
     if not any(cell.usable for cell in evidence.cells):
         return [f"No run that comparisons can use: {run_count(evidence)}{why_excluded(evidence)}."]
-    kinds, lacking = pair_kinds(evidence), parts_lacking(evidence.ledger)
+    kinds, lacking = pair_kinds(evidence), parts_lacking(evidence)
     sentences: list[str] = []
     for kind, among in kinds.items():
         sentences += [
@@ -256,7 +256,7 @@ def _counted_steps(evidence: Evidence, gains: Sequence[Gain] | Sequence[TokenGai
     if not compared:
         read = any(gain.without_order == "reads_no_order" for gain in gains)
         why = "an encoder of each reads no word order" if read else "whether both encoders read word order was not measured"
-        return f"No verdict on {steps}: {why}; {without_order_remedy(gains, parts_lacking(evidence.ledger))}."
+        return f"No verdict on {steps}: {why}; {without_order_remedy(gains, parts_lacking(evidence))}."
     if why := why_unknown(compared):
         return f"Not decided: {steps}, but {why}."
     decided = [gain for gain in compared if gain.status == "decided"]

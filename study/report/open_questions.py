@@ -64,7 +64,7 @@ def _open_order(evidence: Evidence) -> Iterator[str]:
         yield (
             f"What these would reach if all of their runs read word order, {len(unread)} of {plural(len(usable), 'cell')}: "
             f"{names}{more}; until then their losses are those of bags of words, on which no verdict on shapes rests, and "
-            f"{reading_remedies(parts_lacking(evidence.ledger))}."
+            f"{reading_remedies(parts_lacking(evidence))}."
         )
     unknown = sum(cell.reads_order is None for cell in usable)
     if unknown:

@@ -13,7 +13,7 @@ from study.base.grouping import grouped
 from study.base.quantities import plural, signed
 from study.base.schema import flatten
 from study.base.text import joined, status_words
-from study.config.presets import PRESETS
+from study.config.presets import PRESET, PRESETS
 from study.evidence.cells import CellResult
 from study.evidence.comparisons import WEIGHED, Average, Comparison, Pair
 from study.evidence.evidence import Evidence
@@ -58,11 +58,16 @@ _MODERN = flatten(PRESETS["modern"])
 """The preset that has all parts, by knob."""
 
 
-def parts_lacking(ledger: pd.DataFrame) -> tuple[str, ...]:
-    """Return the parts that some run lacks of those that read no word order; of all runs, if that is none."""
+def parts_lacking(evidence: Evidence) -> tuple[str, ...]:
+    """Return the parts that some run lacks of those that read no word order; of all runs, if that is none.
+
+    Leaves out what the sweep compares, which `base` cannot set.
+    """
+    ledger, varied = evidence.ledger, evidence.sweep.varied
     unread = ledger[ledger["reads_order"].eq(False)] if "reads_order" in ledger else ledger
     runs = ledger if unread.empty else unread
-    return tuple(part for part, knob in _PARTS.items() if not _has(runs, knob).all())
+    given = {part: knob for part, knob in _PARTS.items() if knob not in varied and PRESET not in varied}
+    return tuple(part for part, knob in given.items() if not _has(runs, knob).all())
 
 
 def _has(runs: pd.DataFrame, knob: str) -> pd.Series[bool]:

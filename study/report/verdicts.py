@@ -217,7 +217,7 @@ def _on_spendings(evidence: Evidence) -> Verdict:
     against = [one for one in evidence.spendings if one.needs_cell == least.name and one.without_order is None]
     figures = ("loss_against_flops", "loss_against_spent_flops", "paired_differences", "loss_curves")
     if not against:
-        lacking = parts_lacking(evidence.ledger)
+        lacking = parts_lacking(evidence)
         why = "neither encoder of a pair reads word order, so that losses say nothing of starts and teachers"
         helps = f"{what_helps(lacking)} may help"
         if not any(one.without_order == "reads_no_order" for one in evidence.spendings):
@@ -386,7 +386,7 @@ def _over_pairs(
     also = tuple(_sentence(evidence, [clause]) for clause in others)
     if not compared:
         certainty = "Losses of encoders that read no word order say nothing of their blocks, so nothing is tested."
-        remedy = without_order_remedy(evidence.comparisons.pairs, parts_lacking(evidence.ledger))
+        remedy = without_order_remedy(evidence.comparisons.pairs, parts_lacking(evidence))
         return Verdict(sentence, certainty, remedy, figures, also=also)
     certainty = f"{_certainty(compared, averages)}{_assumed(evidence, compared)}"
     return Verdict(sentence, certainty, _change(evidence, compared), figures, also=also)
@@ -458,9 +458,7 @@ def _pairs(evidence: Evidence, pairs: Sequence[Comparison], place: Place = "alon
     if not compared:
         who = "one encoder of each pair reads" if pairs[0].of_shapes else "the encoders read"
         what = "shapes" if pairs[0].of_shapes else "variants"
-        why = (
-            f"{who} no word order, so that losses follow the token table; {what_helps(parts_lacking(evidence.ledger))} may help"
-        )
+        why = f"{who} no word order, so that losses follow the token table; {what_helps(parts_lacking(evidence))} may help"
         if not any(pair.without_order == "reads_no_order" for pair in pairs):
             why = "whether their encoders read word order was not measured; new runs measure it"
         return f"no verdict on {what} at equal {pairs[0].equal}: {why}"
@@ -709,7 +707,7 @@ def _on_steps(evidence: Evidence) -> Verdict:
     compared = [step for step in steps if step.without_order is None]
     figures = ("loss_against_parameters", "loss_by_depth", "loss_against_flops")
     if not compared:
-        lacking = parts_lacking(evidence.ledger)
+        lacking = parts_lacking(evidence)
         helps = what_helps(lacking)
         why = f"an encoder of each step reads no word order, so that losses follow the token table; {helps} may help"
         if not any(step.without_order == "reads_no_order" for step in steps):

@@ -283,9 +283,9 @@ def test_runs_in_different_precision_are_reported(tmp_path: Path) -> None:
     assert lines_on_precision(bf16=1, state="DIVERGED") == [], "a run that is left out is not in use"
 
 
-def with_gains(path: Path, gains: dict[int, float | None]) -> SweepFolder:
+def with_gains(path: Path, gains: dict[int, float | None], **sweep: Any) -> SweepFolder:
     """SMALL with three seeds, whose runs of each depth have an order gain."""
-    folder = sweep_folder(path, SWEEP | {"tune": {}})
+    folder = sweep_folder(path, SWEEP | {"tune": {}} | sweep)
     for (depth, width), seed in product(SMALL, range(3)):
         add_run(folder, run_config(depth, width, seed=seed), order_gain=gains[depth])
     return folder
@@ -311,6 +311,22 @@ def test_shapes_of_which_one_reads_no_order_have_no_verdict_and_it_is_said_what_
     assert answer.to_dict()["comparisons"]["pairs"][0]["status"] == "reads_no_order"
     assert {cell["shape"][:2]: cell["reads_order"] for cell in answer.to_dict()["cells"]} == {"L1": True, "L2": False}
     assert "paired_differences" in answer.figures, "the losses are shown all the same"
+
+
+@pytest.mark.parametrize(
+    ("knob", "values", "left"),
+    [
+        ("recipe.optimizer", ["adamw", "muon"], ["position_encoding", "distance_bias", "masking"]),
+        ("preset", ["bert", "modern"], []),
+    ],
+)
+def test_what_a_sweep_compares_is_no_remedy(tmp_path: Path, knob: str, values: list[str], left: list[str]) -> None:
+    """The file cannot have in its base what it varies."""
+    folder = with_gains(tmp_path / "s", {1: 0.0003, 2: 0.0003}, vary={knob: values})
+    folder.write_ledger()
+    (line,) = (line for line in undecided(gather(folder)) if "word order" in line)
+    assert "more tokens (budgets)" in line
+    assert re.findall(r"base\.\w+\.(\w+)", line) == left
 
 
 def test_shapes_whose_word_order_was_not_measured_have_no_verdict(tmp_path: Path) -> None:
