@@ -7,7 +7,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
@@ -17,7 +17,7 @@ from study.base.errors import InputError, Problem, check_all
 from study.base.grouping import grouped
 from study.base.quantities import plural
 from study.base.schema import deep_merge, flatten, number_in, whole
-from study.config.knobs import MAY_COINCIDE, TOKENIZER_KNOBS, without_effect
+from study.config.knobs import MAY_COINCIDE, TOKENIZER_KNOBS, TRAINED_RUNS, without_effect
 from study.config.named_runs import NO_RUN, cell_in, kept_layers, layers_problem
 from study.config.presets import PRESET
 from study.config.run_config import RunConfig, Texts, describe_knobs
@@ -253,19 +253,30 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns |
         return shapes_with(tuple(item for item in variant.items() if item[0].startswith(counted)))
 
     beyond = named.cells(shapes_in, problems)
+    grid = [
+        (variant, config)
+        for variant in spec.variants
+        for shape in shapes_in(variant)
+        for config in _configs(named, shape, variant, problems)
+    ]
+    fresh = [cell.config for name, cell in beyond if name not in spec.parents]
+    on_one_way = _on_one_way([*(config for _, config in grid), *fresh], spec)
+    beyond = [
+        (name, cell if name in spec.parents else replace(cell, config=on_one_way.get(cell.config.key, cell.config)))
+        for name, cell in beyond
+    ]
     first = {named.run_id(cell.config): cell.config for _, cell in beyond if not cell.spec.tune}
-    for variant in spec.variants:
-        for shape in shapes_in(variant):
-            for config in _on_one_way(_configs(named, shape, variant, problems), spec):
-                if config.key in given:
-                    message = f"{config.variant(tuple(variant))} occurs twice, under two names of one run; keep one"
-                    problems["vary"] = Problem("vary", message)
-                    continue
-                given.add(config.key)
-                depth = init_from_depth(config, first)
-                begun = _by_first_layers(config, depth)
-                listed = with_layers_listed(begun, depth, first)
-                requested.setdefault(cell_key(listed, spec), []).append(RequestedCell(begun, variant))
+    for variant, config in grid:
+        config = on_one_way.get(config.key, config)
+        if config.key in given:
+            message = f"{config.variant(tuple(variant))} occurs twice, under two names of one run; keep one"
+            problems["vary"] = Problem("vary", message)
+            continue
+        given.add(config.key)
+        depth = init_from_depth(config, first)
+        begun = _by_first_layers(config, depth)
+        listed = with_layers_listed(begun, depth, first)
+        requested.setdefault(cell_key(listed, spec), []).append(RequestedCell(begun, variant))
     problems |= {str(problem): problem for problem in redundant(requested.values())}
     most, asked = spec.one_seed_above, [group[0].config for group in requested.values()] + [cell.config for _, cell in beyond]
     if most is not None and all(config.budget_tokens <= most for config in asked) and not problems:
@@ -341,27 +352,29 @@ def _by_first_layers(config: RunConfig, depth: int | None) -> RunConfig:
     return RunConfig.parse(deep_merge(config.to_dict(), {"recipe": {"start": str(init_from.folder)}}))
 
 
-def _on_one_way(configs: list[RunConfig], spec: CellSweep) -> list[RunConfig]:
-    """Return the budgets of one shape, under wsd with the smallest one's warmup, so that one trunk serves them all.
+def _on_one_way(configs: Iterable[RunConfig], spec: CellSweep) -> dict[str, RunConfig]:
+    """Return by key the budgets of each shape under wsd, with the smallest one's warmup, so that one trunk serves them all.
 
-    The warmup leaves room for the longest decay that is tried. Compared or tuned schedules stay as they are.
+    Starts, teachers and rates of one shape share it. It leaves room for the longest decay that is tried. Compared or tuned
+    schedules and single budgets stay as they are.
     """
-    recipes = [config.recipe for config in configs]
-    alone = {"recipe.warmup_fraction", "recipe.schedule"} & {*spec.tune, *spec.vary}
-    if len({config.steps for config in configs}) < 2 or alone:
-        return configs
-    if any(recipe.schedule != "wsd" or recipe.warmup_tokens is not None for recipe in recipes):
-        return configs
-    smallest = min(configs, key=lambda config: config.steps)
-    tuned = spec.tune.get("recipe.decay_fraction")
-    longest = smallest.recipe if tuned is None else smallest.recipe.model_copy(update={"decay_fraction": tuned.high})
-    warmup = min(smallest.recipe.warmup_steps(smallest.steps), smallest.steps - longest.decay_steps(smallest.steps))
-    changed = []
-    for config in configs:
-        values = config.to_dict()
-        del values["recipe"]["warmup_fraction"]
-        values["recipe"]["warmup_tokens"] = warmup * smallest.recipe.batch_tokens
-        changed.append(RunConfig.parse(values))
+    if {"recipe.warmup_fraction", "recipe.schedule"} & {*spec.tune, *spec.vary}:
+        return {}
+    by_fraction = [run for run in configs if run.steps and run.recipe.schedule == "wsd" and run.recipe.warmup_tokens is None]
+    compared = [knob for knob in spec.vary if knob not in (*TRAINED_RUNS, "recipe.learning_rate")]
+    changed: dict[str, RunConfig] = {}
+    for budgets in grouped(by_fraction, lambda run: (run.architecture, *run.values_of(compared).values())).values():
+        smallest = min(budgets, key=lambda config: config.steps)
+        if all(config.steps == smallest.steps for config in budgets):
+            continue
+        tuned = spec.tune.get("recipe.decay_fraction")
+        longest = smallest.recipe if tuned is None else smallest.recipe.model_copy(update={"decay_fraction": tuned.high})
+        warmup = min(smallest.recipe.warmup_steps(smallest.steps), smallest.steps - longest.decay_steps(smallest.steps))
+        for config in budgets:
+            values = config.to_dict()
+            del values["recipe"]["warmup_fraction"]
+            values["recipe"]["warmup_tokens"] = warmup * smallest.recipe.batch_tokens
+            changed[config.key] = RunConfig.parse(values)
     return changed
 
 

@@ -96,6 +96,28 @@ def test_several_budgets_under_wsd_share_the_warmup_of_the_smallest() -> None:
     assert families(cells(sweep(**WSD | {"tune": {"recipe.warmup_fraction": {"low": 0.1, "high": 0.2, "trials": 2}}}))) == []
 
 
+def test_a_named_cell_shares_the_warmup_of_its_shape_and_the_run_that_others_start_from_keeps_its_own() -> None:
+    """Depth 1 has 20, 40 and 80 steps and the named 10 and 160, depth 2 the named 30 and 60: the smallest of each count."""
+    named = {"short": {"steps": 10}, "long": {"steps": 160}, "rate": {"steps": 80, "learning_rate": 0.01}}
+    deeper = {"two": {"depth": 2, "steps": 30}, "more": {"depth": 2, "steps": 60}, "deep": {"depth": 3, "steps": 90}}
+    starts = {"recipe.start": ["fresh", {"cell": "deep"}]}
+    planned = cells(sweep(**WSD | {"cells": named | deeper, "vary": starts}))
+    warmups = {(cell.config.architecture.depth, cell.config.steps, cell.config.recipe.init_from is None):
+               cell.config.recipe.warmup_tokens for cell in planned}  # fmt: skip
+    of_grid = {(1, steps, fresh): 256 for steps in (20, 40, 80) for fresh in (True, False)}
+    assert warmups == of_grid | {(1, 10, True): 256, (1, 160, True): 256} | {
+        (2, 30, True): 768,
+        (2, 60, True): 768,
+        (3, 90, True): None,
+    }
+
+
+def test_a_named_cell_that_repeats_a_budget_under_wsd_is_trained_once() -> None:
+    assert [cell.config for cell in cells(sweep(**WSD | {"cells": {"same": {"steps": 80}}}))] == [
+        cell.config for cell in cells(sweep(**WSD))
+    ]
+
+
 def test_a_warmup_leaves_room_for_the_longest_decay_that_is_tried() -> None:
     """At 0.9 of 15 steps the decay takes 14 of them, and a tenth for the warmup 2."""
     decay = {"recipe.decay_fraction": {"low": 0.1, "high": 0.9, "trials": 3}}
