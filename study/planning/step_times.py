@@ -91,7 +91,8 @@ def step_times(
 
     seconds = overhead + FLOPs that run / rate,
 
-    or by the median rate alone where those are too similar (LEAST_SPREAD).
+    or, where those are too similar (LEAST_SPREAD) or no such line fits them, by the assumed overhead and rate, both slower by
+    one factor: the median rate of small steps, which are mostly overhead, would make large ones take far too long.
     """
     of_own, of_others = ([timed for record in records if (timed := _timed(record, slot))] for records in (own, others))
     used, where = (of_own, "of this sweep") if of_own else (of_others, "of other sweeps here")
@@ -114,10 +115,13 @@ def step_times(
         had = f"{plural(len(used), 'earlier run')} {where} with another share of a device (now {_share_words(slot)})"
         source = f"scaled from {had}{note}"
     steps = _median_steps(used, share)
-    overhead, rate = _fitted([*(_median_steps(joined, share) | steps).values()])
+    medians = [*(_median_steps(joined, share) | steps).values()]
+    fitted = _fitted(medians)
+    overhead, rate = fitted or _in_proportion(slot, medians)
     measured = {work: seconds for work, (_, seconds) in steps.items()}
     start = median(timed.start_seconds for timed in used)
-    return StepTimes(measured, overhead, rate, start, f"{_words(overhead, rate)}, {source}")
+    proportion = "" if fitted else ", in the assumed proportion"
+    return StepTimes(measured, overhead, rate, start, f"{_words(overhead, rate)}{proportion}, {source}")
 
 
 def assumed_rate(slot: Slot) -> float:
@@ -170,14 +174,21 @@ def _work(config: RunConfig, flops_per_step: float) -> tuple[object, ...]:
     return config.architecture, length, recipe.batch_tokens, recipe.dropout, recipe.optimizer, f"{flops_per_step:.9g}"
 
 
-def _fitted(steps: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def _fitted(steps: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
+    """Return the overhead and rate by least squares, None where the steps do not separate them."""
     flops, seconds = np.array(steps).T
-    if flops.max() >= LEAST_SPREAD * flops.min():
-        parts = np.column_stack([np.ones_like(flops), flops]) / seconds[:, None]
-        overhead, per_flop = np.linalg.lstsq(parts, np.ones_like(flops), rcond=None)[0]
-        if overhead > 0 and per_flop > 0:
-            return float(overhead), float(1 / per_flop)
-    return 0.0, float(np.median(flops / seconds))
+    if flops.max() < LEAST_SPREAD * flops.min():
+        return None
+    parts = np.column_stack([np.ones_like(flops), flops]) / seconds[:, None]
+    overhead, per_flop = np.linalg.lstsq(parts, np.ones_like(flops), rcond=None)[0]
+    return (float(overhead), float(1 / per_flop)) if overhead > 0 and per_flop > 0 else None
+
+
+def _in_proportion(slot: Slot, steps: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the assumed overhead and rate, both slower by the median ratio of measured to assumed seconds."""
+    overhead, rate = ASSUMED_SECONDS_PER_STEP[slot.device], assumed_rate(slot)
+    slower = median(seconds / (overhead + flops / rate) for flops, seconds in steps)
+    return overhead * slower, rate / slower
 
 
 def _precisions(used: Sequence[_Timed], precision: Precision | None) -> str:
@@ -187,8 +198,7 @@ def _precisions(used: Sequence[_Timed], precision: Precision | None) -> str:
 
 
 def _words(overhead: float, rate: float) -> str:
-    step = f" and {1000 * overhead:.2g} ms a step" if overhead else ""
-    return f"{rate:.2g} FLOP/s a slot{step}"
+    return f"{rate:.2g} FLOP/s a slot and {1000 * overhead:.2g} ms a step"
 
 
 def _share_words(slot: Slot) -> str:
