@@ -256,8 +256,8 @@ def _dearest(cell: Cell) -> RunConfig:
 
 
 def _stands(record: RunRecord) -> bool:
-    """Whether a record still belongs to its run."""
-    return record.config.fingerprint(record.data_fingerprint) == record.run_id
+    """Whether a record still belongs to its run, which no launch resumes."""
+    return record.config.fingerprint(record.data_fingerprint) == record.run_id and not record.met_full_disk
 
 
 def _row(plan: Plan, config: RunConfig, spent_steps: int, runs: tuple[int, int], times: StepTimes) -> CellCost:

@@ -14,7 +14,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,9 +25,11 @@ from typing import ClassVar, Generic, TypeVar
 from study.base.durable_files import content_of, is_there, retry_write
 from study.base.errors import GOES_ON, OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.base.quantities import plural
+from study.base.text import pasted
 from study.executing.processes import Executor, Job
 from study.store.ownership import Watches, is_held
-from study.store.records import State
+from study.store.records import RETRIED, RunRecord, State
+from study.store.score_records import ScoreRecord
 from study.store.sweep_folder import SweepFolder
 from study.store.work_folder import newest_values
 
@@ -128,6 +130,8 @@ class Proposer(ABC, Generic[JobT, RecordT]):
     """A file that exists as long as the sweep's folder does."""
     there: Mapping[str, RecordT]
     """Records of jobs that ended before, by key."""
+    left_failed: str = ""
+    """How many of these records failed, in words (`left_failed`)."""
     waiting: int = 0
     """How many known jobs remained beyond those last proposed."""
     exhausted: str | None = None
@@ -161,6 +165,12 @@ class Proposer(ABC, Generic[JobT, RecordT]):
 
     def tidy(self) -> None:
         """Clean up when nothing is left to do."""
+
+
+def left_failed(records: Iterable[RunRecord | ScoreRecord], sweep: SweepFolder) -> str:
+    """Return how many records wait for a retry, in words that follow the number of all."""
+    failed = sum(record.state in RETRIED for record in records)
+    return f", of which {failed:,} failed; to try again: study retry {pasted(sweep.path)}" if failed else ""
 
 
 @dataclass

@@ -116,7 +116,10 @@ class Display(Generic[JobT, RecordT]):
             self._shown = len(state.news)
             if state.ended:
                 verb = "has" if len(state.ended) == 1 else "have"
-                say(self.console, f"{plural(len(state.ended), self.proposer.noun)} {verb} ended already")
+                say(
+                    self.console,
+                    f"{plural(len(state.ended), self.proposer.noun)} {verb} ended already{self.proposer.left_failed}",
+                )
         for job, record in state.news[self._shown :]:
             if (line := self.proposer.line(job, record)) is not None:
                 say(self.console, printable(line))

@@ -23,7 +23,7 @@ from study.config.sweep import CellSweep, GoalSweep, SearchSweep
 from study.executing.processes import Job
 from study.planning.plan import Plan, parents_of, run_id
 from study.planning.proposing import CellProposer, GoalTrunks, Trunks
-from study.running.coordinator import Failure, Proposer, steps_of
+from study.running.coordinator import Failure, Proposer, left_failed, steps_of
 from study.store.named_files import refuse_newer
 from study.store.ownership import file_lock
 from study.store.records import Ending, RunRecord, cell_of, counts_of, timestamp
@@ -110,11 +110,11 @@ def _record_or_aside(run: RunFolder) -> RunRecord | None:
 
 
 def _is_of_use(run: RunFolder) -> bool:
-    """Whether another sweep can use a run: not pruned, no damaged record."""
+    """Whether another sweep can use a run: not pruned, not failed on a full disk, no damaged record."""
     records, problems = map_readable(RunFolder.record, [run])
     refuse_newer(problems)
     warn_of(problems)
-    return not problems and all(record is None or record.state != "PRUNED" for record in records)
+    return not problems and not any(each is not None and (each.state == "PRUNED" or each.met_full_disk) for each in records)
 
 
 def _link_files(ended: RunFolder, into: RunFolder) -> None:
@@ -196,6 +196,7 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         with garbage_collection_paused():  # each collection would walk all records read so far, and none of them is garbage
             started = self._load(plan.holds)
         self.there = {record.run_id: record for record in self._records.values()}
+        self.left_failed = left_failed(self.there.values(), folder)
         self.trunks: Trunks | GoalTrunks
         self._parents = plan.parents
         self.pruning: Pruning | None = None
@@ -309,14 +310,20 @@ class RunProposer(Proposer[RunJob, RunRecord]):
         for run, record, config in read:
             if not wanted(run, config):
                 continue
-            if record is not None and record.state == "PRUNED" and not isinstance(self.spec, SearchSweep):
-                run.put_record_aside({"reason": "a comparison or a fit has use for whole runs only"})
+            if record is not None and (why := self._why_again(record)) is not None:
+                run.put_record_aside({"reason": why})
                 record = None
             if record is None:
                 started.append(config)
             else:
                 self._records[config.key] = record
         return started
+
+    def _why_again(self, record: RunRecord) -> str | None:
+        """Why a run that has ended goes on, if so."""
+        if record.state == "PRUNED" and not isinstance(self.spec, SearchSweep):
+            return "a comparison or a fit has use for whole runs only"
+        return "its disk was full" if record.met_full_disk else None
 
     def _name_cells(self, configs: Iterable[RunConfig]) -> None:
         """Write the cells of these runs to the sweep's list."""

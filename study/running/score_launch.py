@@ -15,7 +15,7 @@ from study.base.terminal import say
 from study.config.resources import Resources
 from study.config.score_config import Downstream
 from study.executing.executors import make_slots
-from study.running.coordinator import Failure, Proposer, preparing
+from study.running.coordinator import Failure, Proposer, left_failed, preparing
 from study.running.display import execute_all
 from study.scoring.evaluations import BaselineJob, Evaluation, ScoreJob, batches, missing_baselines, scores_there, wanted
 from study.scoring.scored_examples import lost_notes
@@ -96,6 +96,7 @@ class ScoreProposer(Proposer[AnyScoreJob, AnyScoreRecord]):
         run = evaluations[0].run.folder
         self.witness = run.standing(run.record_file)
         self.there = {job.key: records[job.key] for one in evaluations for job in one.jobs(records) if job.key in records}
+        self.left_failed = left_failed((records[key] for key in self.there), sweep)
         self._baselines = {job.key: job for job in baselines}
         self._failed: dict[str, tuple[BaselineJob, Failure]] = {}
         self._reported: set[tuple[str, str]] = set()

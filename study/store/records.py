@@ -34,6 +34,9 @@ INFORMATIVE_STATES = ("COMPLETED", "DIVERGED")
 RETRIED = ("FAILED", "OOM", "HUNG")
 """The states that a retry without names includes; diverged runs would diverge again and must be named."""
 
+DISK_FULL = "disk full"
+"""How the reason of a run begins that failed because nothing more could be written."""
+
 Magnitude = Annotated[float, Field(le=1e39)]
 """A measured number, at most about float32's largest, so that variances and axes exist."""
 
@@ -166,6 +169,11 @@ class RunRecord(Strict):
         if (self.trunk is None) != (self.trunk_step is None):
             raise ValueError("needs trunk and trunk_step together")
         return self
+
+    @property
+    def met_full_disk(self) -> bool:
+        """Whether the run failed on a full disk, so that the next launch resumes it."""
+        return self.state == "FAILED" and self.excluded is None and (self.reason or "").startswith(f"{DISK_FULL}: ")
 
     @property
     def spent_share(self) -> float:

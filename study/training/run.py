@@ -26,7 +26,7 @@ from study.counting.architecture import Architecture
 from study.data.prepared import prepare
 from study.model.stored_weights import stored
 from study.store.ownership import Attempt, Fenced
-from study.store.records import Ending, RunRecord, State, counts_of, seconds_per_step, timestamp
+from study.store.records import DISK_FULL, Ending, RunRecord, State, counts_of, seconds_per_step, timestamp
 from study.store.run_folder import RunFolder, flops_before, init_from_depth, teacher_architecture
 from study.store.work_folder import WorkFolder, written_in
 from study.training.attempts import Preempted, StopSignal, in_attempt
@@ -163,7 +163,7 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
 def reason_of(error: Exception) -> str:
     """Return the reason that a record gives for an error; it names a full disk."""
     full = isinstance(error, OSError) and error.errno in FULL_DISK
-    return f"disk full: {error}" if full else f"{type(error).__name__}: {error}"
+    return f"{DISK_FULL}: {error}" if full else f"{type(error).__name__}: {error}"
 
 
 def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -> dict[str, Any]:

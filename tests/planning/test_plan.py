@@ -416,6 +416,8 @@ def test_a_bill_says_what_is_left_of_a_sweep() -> None:
     assert estimate_cost(Plan(spec, stale), [CORE]).runs_left == 8, "of the text or the numerics of another day"
     pruned = [old.model_copy(update={"state": "PRUNED"}) for old in done_with]
     assert estimate_cost(Plan(spec, pruned), [CORE]).runs_left == 8, "stopped early by a search"
+    full = [old.model_copy(update={"state": "FAILED", "reason": "disk full: [Errno 28]"}) for old in done_with]
+    assert estimate_cost(Plan(spec, full), [CORE]).runs_left == 8, "resumed by the next launch"
     otherwise = [old.model_copy(update={"loss_nats": 9 - (old.loss_nats or 0)}) for old in tried]
     assert estimate_cost(Plan(spec, done_with, texts_of(spec)), [CORE], others=otherwise).rows[0].runs_left == 0, (
         "its own records come first"

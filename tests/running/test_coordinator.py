@@ -278,6 +278,43 @@ def test_a_search_says_that_its_space_is_exhausted(
     assert "The search ends after 3 runs of 5 trials: all 3 points of its space are tried" in capsys.readouterr().out
 
 
+def fails_on(reason: str) -> Life:
+    """The deeper of the two runs fails."""
+
+    def life(config: RunConfig, run: RunFolder) -> int:
+        if config.architecture.depth == 1:
+            return completes(config, run)
+        run.file_record(record(config, None, "FAILED", reason=reason, run_id=run.run_id))
+        return 0
+
+    return life
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_run_that_met_a_full_disk_goes_on_at_the_next_launch_once_a_launch(tmp_path: Path, elsewhere: bool) -> None:
+    full = fails_on("disk full: [Errno 28] No space left on device")
+    for _ in range(2):
+        run(tmp_path, executor := FakeExecutor(full))
+    (failed,) = executor.submitted
+    assert states(tmp_path) == {"COMPLETED": 1, "FAILED": 1}
+    folder = SweepFolder(tmp_path / "results" / ("another" if elsewhere else "toy"))
+    coordinator_of(folder, CORPUS).run(again := FakeExecutor(), lambda _: None, refresh_seconds=0.01)
+    assert again.submitted == [failed]
+    assert [ended.state for ended in folder.records()] == ["COMPLETED"] * 2
+
+
+def test_a_launch_says_which_failed_runs_it_leaves_alone_and_what_tries_them_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, FakeExecutor(fails_on("OSError: no such file")))
+    started, again = coordinator(tmp_path), FakeExecutor()
+    monkeypatch.setattr(display, "make_executor", lambda *_: again)
+    display.execute_all(started.folder, started.proposer, Resources(), [], Console(width=300))
+    assert again.submitted == []
+    remedy = f"of which 1 failed; to try again: study retry {tmp_path}/results/toy"
+    assert f"2 runs have ended already, {remedy}\n" in capsys.readouterr().out
+
+
 def test_runs_that_were_preempted_are_resumed_however_often(tmp_path: Path) -> None:
     attempts: Counter[str] = Counter()
 
