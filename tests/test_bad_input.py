@@ -389,6 +389,7 @@ def test_everything_wrong_is_reported_at_once_before_data_is_touched(here: Path,
         "shapes.list[0].depth",
         "shapes.list[1].heads",
         "budgets.tokens",
+        "data.validation_sequences",
     }
 
 
@@ -409,6 +410,7 @@ def test_targets_that_no_width_meets_are_reported_beside_what_else_is_wrong(
         "shapes.iso_parameters 100 at depth 1",
         "tune.recipe.learning_rate",
         "base.recipe.epsilon",
+        "vary.recipe.dropout",
     }
     messages = refusal.of("plan", "x.yaml", "vary={recipe.dropout: [2]}")
     assert {message.partition(": ")[0] for message in messages} == {
@@ -425,6 +427,54 @@ def test_runs_files_and_tasks_that_cannot_be_are_reported_together(here: Path, r
     tasks = {"downstream.tasks[0]", "downstream.tasks[1]"}
     assert {message.partition(": ")[0] for message in messages} == {"vary.recipe.dropout", "data.corpus"} | tasks
     assert "downstream.tasks[0]: 'colaa' is not known, nor is it a .yaml file; did you mean 'cola'?" in messages
+
+
+EVERY_MISTAKE = [
+    (
+        ["base.architecture.positions=8", "base.recipe.batch_tokens=100", "base.recipe.unique_tokens=3"],
+        [
+            "architecture.positions 8 is below data.sequence_length 16",
+            "recipe.batch_tokens 100 is not a multiple of data.sequence_length 16; give 96 or 112",
+            "recipe.unique_tokens 3 are less than two sequences of 16",
+        ],
+    ),
+    (["vary={recipe.dropout: [0, 2, 3]}"], [f"vary.recipe.dropout: {value} must be below 1" for value in (2, 3)]),
+    (
+        ["vary={architecture.depth: [1, 2], recipe.dropout: [2.0]}", "tune={recipe.beta1: {low: 0.5, high: 2, trials: 2}}"],
+        [
+            "vary.architecture.depth: is a size; list its values under shapes",
+            "vary.recipe.dropout: 2.0 must be below 1",
+            "tune.recipe.beta1: 2 must be below 1",
+        ],
+    ),
+    (
+        ["seeds=0", "vary={architecture.norm: [post, middle], recipe.dropout: [0, 2]}", "data.corpus=no.txt",
+         "downstream={tasks: [nothing]}"],
+        [
+            "seeds: 0 is below the least allowed, 1",
+            "vary.architecture.norm: 'middle' is not one of post, pre",
+            "vary.recipe.dropout: 2 must be below 1",
+            "data.corpus: 'no.txt' does not exist",
+            "downstream.tasks[0]: 'nothing' is not known",
+        ],
+    ),
+    (
+        ["shapes=", "search={trials: 0, space: {recipe.beta1: {low: 0.5, high: 2}, recipe.schedule: {choices: [flat, wsd]}}}"],
+        [
+            "search.trials: 0 is below the least allowed, 1",
+            "search.space.recipe.beta1: 2 must be below 1",
+            "search.space.recipe.schedule: 'flat' is not one of linear, cosine, wsd",
+        ],
+    ),
+]  # fmt: skip
+"""Overrides, and the beginning of everything that is wrong with them."""
+
+
+@pytest.mark.parametrize(("overrides", "beginnings"), EVERY_MISTAKE)
+def test_all_mistakes_of_a_file_are_reported(overrides: list[str], beginnings: list[str], here: Path, refusal: Refusal) -> None:
+    Path("x.yaml").write_text(GOOD)
+    said = refusal.of("plan", "x.yaml", *overrides)
+    assert [next((each for each in said if each.startswith(beginning)), None) for beginning in beginnings] == said, said
 
 
 def test_a_folder_of_tasks_that_is_not_there_is_reported_once(here: Path, refusal: Refusal, no_data: None) -> None:

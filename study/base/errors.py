@@ -130,7 +130,7 @@ def map_all(make: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[Re
 def check_all(first: Callable[[], ResultT], *others: Callable[[], object]) -> ResultT:
     """Run every check, raise all problems together, and return the first result.
 
-    At each place, the first check with problems reports them.
+    At each place, the first check with problems reports them; those without a place are each reported once.
     """
     results: list[Any] = []
     problems: list[Problem] = []
@@ -138,8 +138,8 @@ def check_all(first: Callable[[], ResultT], *others: Callable[[], object]) -> Re
         try:
             results.append(check())
         except InputError as error:
-            reported = {problem.place for problem in problems}
-            problems += [problem for problem in error.problems if problem.place not in reported]
+            reported = {problem.place for problem in problems if problem.place}
+            problems += [each for each in error.problems if each.place not in reported and each not in problems]
     if problems:
         raise InputError(problems)
     result: ResultT = results[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
@@ -144,15 +145,25 @@ def join_path(*parts: str | int) -> str:
     return path
 
 
+class Mismatches(ValueError):
+    """Several things that are wrong between the parts of one model; each is a problem of its own."""
+
+    def __init__(self, messages: Sequence[str]) -> None:
+        super().__init__("; ".join(messages))
+        self.messages = messages
+
+
 def _problems(model: type[Strict], error: ValidationError, place: str) -> list[Problem]:
     """Every problem once, in the order of the fields; the first MOST_HINTS have hints."""
-    problems: dict[str, Problem] = {}
+    problems: dict[str, list[Problem]] = {}
     for detail in error.errors(include_url=False):
         unknown = detail["type"] == "extra_forbidden"
         path = join_path(place, *_without_tags(detail["loc"], unknown))
         message = "is not a known key" if unknown and len(problems) >= MOST_HINTS else _message(model, detail)
-        problems.setdefault(path, Problem(path, message))
-    return list(problems.values())
+        raised = detail.get("ctx", {}).get("error")
+        messages = raised.messages if isinstance(raised, Mismatches) else [message]
+        problems.setdefault(path, [Problem(path, each) for each in messages])
+    return [*chain.from_iterable(problems.values())]
 
 
 def _without_tags(location: tuple[str | int, ...], own_key: bool) -> tuple[str | int, ...]:

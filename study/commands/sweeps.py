@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -167,7 +167,7 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
     from study.planning.cost_estimate import cost_summary, cost_table
     from study.running.launch import plan as estimate
 
-    spec, _ = read_sweep(sweep, overrides)
+    spec, _ = read_sweep(sweep, overrides, _check_sections)
     on = spec.resources.overridden(**resources)
     cost = check_all(lambda: estimate(spec, results, on), lambda: _check_tasks(spec))
     if as_json:
@@ -215,7 +215,9 @@ def launch(
     from study.running.launch import folder_of, launched
     from study.store.ownership import HUNG_AFTER
 
-    spec, values = check_all(lambda: read_sweep(sweep, overrides), lambda: read_seconds("--hung-after", hung_after))
+    spec, values = check_all(
+        lambda: read_sweep(sweep, overrides, _check_sections), lambda: read_seconds("--hung-after", hung_after)
+    )
     os.environ[HUNG_AFTER] = hung_after
     console = Console(stderr=as_json)
     requested, folder = spec.resources.overridden(**resources), folder_of(spec, results)
@@ -342,6 +344,17 @@ def _show_answer(folder: SweepFolder, answer: Answer, as_json: bool) -> None:
         echo(json.dumps(answer.to_dict(), indent=1))
     else:
         echo(f"\n{answer.headline}\n\nThe answer: {folder.answer_file}\nIts figures: {folder.figures}")
+
+
+def _check_sections(sections: Mapping[str, Any]) -> None:
+    """Raise InputError where the files that valid sections name cannot be used."""
+    from study.data.prepared import check_files
+    from study.scoring.targets import load_tasks
+
+    data, downstream = sections.get("data"), sections.get("downstream")
+    check_all(
+        lambda: None if data is None else check_files(data), lambda: None if downstream is None else load_tasks(downstream)
+    )
 
 
 def _check_tasks(spec: Sweep) -> None:

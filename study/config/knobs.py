@@ -6,13 +6,13 @@ A fingerprint covers every knob, with or without effect, so that ids stay. A pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, ValidationInfo
 
 from study.base.errors import InputError, Problem, nearest, shown
-from study.base.schema import deep_merge, flatten, number_in
+from study.base.schema import deep_merge, flatten, number_in, set_path
 from study.base.text import joined
 from study.config.named_runs import NO_RUN
 from study.config.presets import PRESET, PRESET_KNOBS, PRESETS, PresetName
@@ -119,6 +119,7 @@ _BESIDE_BASE = {
 """Messages for mask keys written as one word under `base`."""
 
 _ONE_STEP = {"budget": {"steps": 1}}
+_STAND_IN = LARGEST | {"heads": 1, "vocabulary": 1}  # a small shape has no room for some knobs
 
 
 def with_parts(base: dict[str, Any]) -> dict[str, Any]:
@@ -239,7 +240,7 @@ def _problems_of_architecture(
         own = {**preset, **own}
     others = {key: value for key, value in own.items() if key not in LARGEST}
     try:
-        Architecture.parse(LARGEST | {"heads": 1, "vocabulary": 1} | others, place)  # a small shape has no room for some
+        Architecture.parse(_STAND_IN | others, place)
     except InputError as error:
         yield from error.problems
 
@@ -264,6 +265,17 @@ def _problems_of_recipe(recipe: Mapping[str, Any], preset: Mapping[str, Any]) ->
         Recipe.parse(deep_merge(preset, own) | _ONE_STEP, "base.recipe")
     except InputError as error:
         yield from error.problems
+
+
+def problems_of_values(section: str, knob: str, values: Iterable[object]) -> Iterator[Problem]:
+    """Yield what is wrong with values of a knob under a section, whatever the other knobs are."""
+    for value in values:
+        run: dict[str, Any] = {"architecture": {**_STAND_IN}, "recipe": {**_ONE_STEP}}
+        set_path(run, knob, value)
+        try:
+            RunConfig.parse(run)
+        except InputError as error:
+            yield from (Problem(f"{section}.{knob}", each.message) for each in error.problems if each.place == knob)
 
 
 UNTRAINED = ("recipe.start", "recipe.teacher", "recipe.batch_tokens", "recipe.precision", "recipe.weights")

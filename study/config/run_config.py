@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, model_validator
 
-from study.base.schema import MOST, Count, Index, Positive, Share, Strict, Text, flatten, set_path, whole
+from study.base.schema import MOST, Count, Index, Mismatches, Positive, Share, Strict, Text, flatten, set_path, whole
 from study.base.yaml_files import read_yaml
 from study.config.named_runs import NO_RUN, Teacher, parse_start, parse_teacher
 from study.config.presets import PRESET, PRESET_KNOBS, PRESETS, PresetName
@@ -240,77 +240,63 @@ class RunConfig(Strict):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        architecture, recipe = self.architecture, self.recipe
-        if problem := unbuildable(architecture):
-            raise ValueError(f"architecture.{problem}")
-        if architecture.generator is not None:
-            self._check_generator(architecture.generator)
-        if recipe.parametrization != "standard":
-            self._check_parametrization()
-        self._check_text()
-        self._check_masks()
-        if recipe.reads_pairs and architecture.segments < 2:
-            knob = f"objective {recipe.objective}" if recipe.judges_pairs else f"packing {recipe.packing}"
-            raise ValueError(
-                f"recipe.{knob} reads two segments, but architecture.segments {architecture.segments}; set it to 2"
-            )
-        if recipe.teacher != NO_RUN["teacher"] and recipe.budget.flops is not None:
-            flops = f"recipe.budget.flops {recipe.budget.flops:g}"
-            raise ValueError(f"{flops} would leave out the FLOPs of the teacher {recipe.teacher}; give tokens or steps")
-        if recipe.budget.steps == 0:
-            self._check_untrained()
-        elif recipe.weights != "fp32":
-            rounds = f"recipe.weights {recipe.weights} rounds the weights of a trained run"
-            raise ValueError(f"{rounds}; train in fp32, and set recipe.budget.steps 0 with that run as recipe.start")
-        elif self.steps < 1:
-            batch = recipe.batch_tokens
-            raise ValueError(f"recipe.budget pays for {self.budget_tokens:,.0f} tokens, less than one batch of {batch:,}")
-        elif self.tokens > MOST:
-            raise ValueError(f"recipe.budget pays for {self.tokens:.3g} tokens, more than the {MOST:,} that a table holds")
-        if recipe.warmup_tokens is not None:
-            warmup = recipe.warmup_steps(self.steps)
-            decay = recipe.decay_steps(self.steps) if recipe.schedule == "wsd" else 0
-            if warmup + decay > self.steps:
-                both = f"{warmup:,} steps" + (f" and the decay {decay:,}" if decay else "")
-                raise ValueError(f"recipe.warmup_tokens are {both}, more than the budget's {self.steps:,}")
+        if problems := [*self._mismatches()]:
+            raise Mismatches(problems)
         return self
 
-    def _check_text(self) -> None:
+    def _mismatches(self) -> Iterator[str]:
+        """Yield what is wrong between the parts."""
+        if problem := unbuildable(self.architecture):
+            yield f"architecture.{problem}"
+        else:
+            yield from self._unlike_generator()
+            yield from self._unlike_parametrization()
+        yield from self._unlike_text()
+        yield from self._unlike_masks()
+        yield from self._unlike_budget()
+
+    def _unlike_text(self) -> Iterator[str]:
         architecture, recipe = self.architecture, self.recipe
         length, pieces = self.data.sequence_length, self.data.tokenizer.vocabulary
         if architecture.vocabulary != pieces:
-            raise ValueError(f"architecture.vocabulary {architecture.vocabulary} differs from the tokenizer's, {pieces}")
+            yield f"architecture.vocabulary {architecture.vocabulary} differs from the tokenizer's, {pieces}"
         if architecture.positions < length:
-            raise ValueError(f"architecture.positions {architecture.positions} is below data.sequence_length {length}")
+            yield f"architecture.positions {architecture.positions} is below data.sequence_length {length}"
         if recipe.batch_tokens % length:
             below = recipe.batch_tokens // length * length
             remedy = f"give {f'{below} or ' if below else ''}{below + length}"
-            of_length = f"is not a multiple of data.sequence_length {length}; {remedy}"
-            raise ValueError(f"recipe.batch_tokens {recipe.batch_tokens} {of_length}")
+            yield f"recipe.batch_tokens {recipe.batch_tokens} is not a multiple of data.sequence_length {length}; {remedy}"
         if recipe.unique_tokens is not None and recipe.unique_tokens < 2 * length:
-            raise ValueError(f"recipe.unique_tokens {recipe.unique_tokens:g} are less than two sequences of {length}")
+            yield f"recipe.unique_tokens {recipe.unique_tokens:g} are less than two sequences of {length}"
+        if recipe.reads_pairs and architecture.segments < 2:
+            knob = f"objective {recipe.objective}" if recipe.judges_pairs else f"packing {recipe.packing}"
+            yield f"recipe.{knob} reads two segments, but architecture.segments {architecture.segments}; set it to 2"
 
-    def _check_generator(self, generator: Architecture) -> None:
+    def _unlike_generator(self) -> Iterator[str]:
+        if (generator := self.architecture.generator) is None:
+            return
         if problem := unbuildable(generator):
-            raise ValueError(f"recipe.generator_share {self.recipe.generator_share:g} makes a generator whose {problem}")
+            yield f"recipe.generator_share {self.recipe.generator_share:g} makes a generator whose {problem}"
         if self.recipe.teacher_run is not None:
-            raise ValueError("recipe.teacher predicts masked words, which objective rtd does not learn; leave out one of them")
+            yield "recipe.teacher predicts masked words, which objective rtd does not learn; leave out one of them"
 
-    def _check_parametrization(self) -> None:
-        """Raise ValueError for what completep and scaled_rates have no rule for."""
+    def _unlike_parametrization(self) -> Iterator[str]:
+        """Yield what completep and scaled_rates have no rule for."""
+        if self.recipe.parametrization == "standard":
+            return
         asked = f"recipe.parametrization {self.recipe.parametrization}"
         if self.recipe.detects_replaced:
-            raise ValueError(f"{asked} has no rule for objective rtd, whose two encoders share tables")
+            yield f"{asked} has no rule for objective rtd, whose two encoders share tables"
         if self.architecture.relative:
-            raise ValueError(f"{asked} has no rule for architecture.position_encoding {self.architecture.position_encoding}")
+            yield f"{asked} has no rule for architecture.position_encoding {self.architecture.position_encoding}"
         if strange := self._without_rule():
-            raise ValueError(f"{asked} has no rule for architecture.{strange}")
+            yield f"{asked} has no rule for architecture.{strange}"
         head = self.architecture.mlm_transform, self.architecture.norm
         if self.recipe.parametrization == "completep" and head == ("none", "post"):
             lacks = "which architecture.mlm_transform none and norm post lack; set norm pre"
-            raise ValueError(f"{asked} divides the logits by a norm that the decoder alone reads, {lacks}")
+            yield f"{asked} divides the logits by a norm that the decoder alone reads, {lacks}"
         if self.recipe.parametrization == "scaled_rates" and not self.architecture.tied_decoder:
-            raise ValueError(f"{asked} slows tables that are the decoder, too; set architecture.tied_decoder true")
+            yield f"{asked} slows tables that are the decoder, too; set architecture.tied_decoder true"
 
     def _without_rule(self) -> str | None:
         """Return the first field of MobileBERT, which only the standard parametrisation knows, if any."""
@@ -320,24 +306,48 @@ class RunConfig(Strict):
                 return f"{name} {value}"
         return None
 
-    def _check_masks(self) -> None:
+    def _unlike_masks(self) -> Iterator[str]:
         length, training = self.data.sequence_length, self.training_masking
         if self.validation_predictions < 1:
-            raise ValueError(f"masking.rate {self.masking.rate} masks no position of {length}")
+            yield f"masking.rate {self.masking.rate} masks no position of {length}"
         if self.predictions < 1:
-            raise ValueError(f"recipe.masking.rate {training.rate} masks no position of {length}")
+            yield f"recipe.masking.rate {training.rate} masks no position of {length}"
         if training.mask_share + training.random_share > 1 + 1e-9:
             shares = f"mask_share {training.mask_share} and random_share {training.random_share}"
-            raise ValueError(f"recipe.masking has {shares}, which add up to more than 1; give both")
+            yield f"recipe.masking has {shares}, which add up to more than 1; give both"
 
-    def _check_untrained(self) -> None:
+    def _unlike_budget(self) -> Iterator[str]:
+        recipe = self.recipe
+        if recipe.budget.steps == 0:
+            yield from self._unlike_untrained()
+            return
+        if recipe.teacher_run is not None and recipe.budget.flops is not None:
+            flops = f"recipe.budget.flops {recipe.budget.flops:g}"
+            yield f"{flops} would leave out the FLOPs of the teacher {recipe.teacher}; give tokens or steps"
+        if recipe.weights != "fp32":
+            rounds = f"recipe.weights {recipe.weights} rounds the weights of a trained run"
+            yield f"{rounds}; train in fp32, and set recipe.budget.steps 0 with that run as recipe.start"
+        if self.steps < 1:
+            batch = recipe.batch_tokens
+            yield f"recipe.budget pays for {self.budget_tokens:,.0f} tokens, less than one batch of {batch:,}"
+            return
+        if self.tokens > MOST:
+            yield f"recipe.budget pays for {self.tokens:.3g} tokens, more than the {MOST:,} that a table holds"
+        if recipe.warmup_tokens is not None:
+            warmup = recipe.warmup_steps(self.steps)
+            decay = recipe.decay_steps(self.steps) if recipe.schedule == "wsd" else 0
+            if warmup + decay > self.steps:
+                both = f"{warmup:,} steps" + (f" and the decay {decay:,}" if decay else "")
+                yield f"recipe.warmup_tokens are {both}, more than the budget's {self.steps:,}"
+
+    def _unlike_untrained(self) -> Iterator[str]:
         if self.recipe.init_from is None:
-            raise ValueError("recipe.budget.steps 0 trains nothing; set recipe.start to the run that has the weights")
+            yield "recipe.budget.steps 0 trains nothing; set recipe.start to the run that has the weights"
         if self.recipe.teacher_run is not None:
-            raise ValueError(f"recipe.budget.steps 0 trains nothing; leave out the teacher {self.recipe.teacher}")
+            yield f"recipe.budget.steps 0 trains nothing; leave out the teacher {self.recipe.teacher}"
         if self.recipe.objective != "mlm":
             head = "head for pairs" if self.recipe.judges_pairs else "generator"
-            raise ValueError(f"recipe.budget.steps 0 trains no {head}; leave out recipe.objective {self.recipe.objective}")
+            yield f"recipe.budget.steps 0 trains no {head}; leave out recipe.objective {self.recipe.objective}"
 
     @property
     def at_base_width(self) -> bool:

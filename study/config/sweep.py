@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
@@ -19,6 +19,7 @@ from study.base.errors import InputError, Problem, nearest
 from study.base.schema import Count, Distinct, Index, Positive, Several, Strict, Text, set_path, whole
 from study.config.goal_spec import SOLVED, DecisionGoal, OptimumGoal, RunPool, SpendLimit, SweepGoal
 from study.config.knobs import (
+    KNOBS,
     PARTS,
     TOKENIZER_KNOBS,
     TunedKnob,
@@ -27,6 +28,7 @@ from study.config.knobs import (
     few_enough,
     problems_of_base,
     problems_of_presets,
+    problems_of_values,
     shared_values,
     sizes_of_model,
     with_parts,
@@ -605,11 +607,16 @@ def sizes_of_text(data: Mapping[str, Any]) -> dict[str, int]:
     return {"vocabulary": data["tokenizer"]["vocabulary"], "positions": data["sequence_length"]}
 
 
-def parse_sweep(values: Mapping[str, Any], unknown: Literal["forbid", "ignore"] = "forbid") -> Sweep:
+def parse_sweep(
+    values: Mapping[str, Any],
+    unknown: Literal["forbid", "ignore"] = "forbid",
+    check: Callable[[Mapping[str, Any]], object] = lambda _: None,
+) -> Sweep:
     """Return the sweep of the kind that the values name.
 
     Where `unknown` is "ignore", as for a sweep that another version launched, unknown keys are ignored, knobs and `base`
-    unchecked. Raises InputError with every problem, each under its dotted path.
+    unchecked. Raises InputError with every problem, each under its dotted path; with those that `check` raises of the valid
+    sections where others are not, which no plan looks at then.
     """
     given = {key: value for key, value in values.items() if value is not None or key not in _KINDS}
     named = [key for key in _KINDS if key in given]
@@ -633,6 +640,11 @@ def parse_sweep(values: Mapping[str, Any], unknown: Literal["forbid", "ignore"] 
         problems += _problems_between(sections, kind, of_shapes=kind.of_shapes if named else ())
     if sections and problems:
         problems += _unmet_targets(**sections)
+        problems += _problems_of_values(given, [problem.place for problem in problems])
+        try:
+            check(sections)
+        except InputError as error:
+            problems += error.problems
     if problems:
         raise InputError(problems)
     return sweep
@@ -656,6 +668,23 @@ def _problems_between(sections: Mapping[str, Any], kind: type[SweepBase], of_sha
         for tokens in sections["budgets"].tokens:
             if batch is not None and tokens < batch:
                 yield Problem("budgets.tokens", f"{whole(tokens):,} tokens are less than one batch of {batch:,}")
+
+
+def _problems_of_values(given: Mapping[str, Any], reported: Sequence[str]) -> Iterator[Problem]:
+    """Yield the problems of values, which a plan reports in a sweep without others, of knobs without a `reported` one."""
+    searched = given.get("search")
+    space = searched.get("space") if isinstance(searched, Mapping) else None
+    for section, knobs in (("vary", given.get("vary")), ("tune", given.get("tune")), ("search.space", space)):
+        for knob, values in knobs.items() if isinstance(knobs, Mapping) and section not in reported else ():
+            if knob in KNOBS and not any(place.startswith(f"{section}.{knob}") for place in reported):
+                yield from problems_of_values(section, knob, _single_values(values)[:MOST_COMBINATIONS])
+
+
+def _single_values(values: object) -> list[object]:
+    """Return the numbers and texts of a list, or of the choices or ends of a range."""
+    if isinstance(values, Mapping):
+        values = values.get("choices", [values.get(end) for end in ("low", "high")])
+    return [value for value in values if isinstance(value, int | float | str)] if isinstance(values, list) else []
 
 
 def _unmet_targets(

@@ -6,7 +6,7 @@ study.planning.plan checks whether the parts of a run fit together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,13 @@ _PIPES = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
 _NAMELESS = "is missing, since text from a pipe has no file name; give name=NAME"
 
 
-def read_sweep(path: Path, overrides: Sequence[str] = ()) -> tuple[Sweep, dict[str, Any]]:
+def read_sweep(
+    path: Path, overrides: Sequence[str] = (), check: Callable[[Mapping[str, Any]], object] = lambda _: None
+) -> tuple[Sweep, dict[str, Any]]:
     """Read a sweep file with `key.path=value` overrides: the sweep, and the plain values for `sweep.yaml`.
 
-    The name of a shipped sweep stands for its file, and `-` for standard input. Raises InputError with every problem.
+    The name of a shipped sweep stands for its file, and `-` for standard input. Raises InputError with every problem, also
+    those of `check` (see parse_sweep).
     """
     values = _values_of(path)
     problems = list(_problems_between(overrides))
@@ -44,7 +47,7 @@ def read_sweep(path: Path, overrides: Sequence[str] = ()) -> tuple[Sweep, dict[s
         problems.append(Problem("name", _NAMELESS))
         values["name"] = "piped"
     try:
-        sweep = parse_sweep(values)
+        sweep = parse_sweep(values, check=check)
     except InputError as error:
         raise InputError([*problems, *error.problems]) from None
     if problems:

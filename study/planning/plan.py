@@ -230,7 +230,7 @@ class NamedRuns:
                     try:
                         config = self.config(name, shape, variant)
                     except InputError as error:
-                        problems |= {problem.place: problem for problem in error.problems}
+                        problems |= {str(problem): problem for problem in error.problems}
                     else:
                         named.setdefault(config.key, (name, Cell(config, spec.at_budget(config.budget_tokens))))
         return [*named.values()]
@@ -324,7 +324,7 @@ def _configs(
     try:
         variant = named.resolved(shape, variant)
     except InputError as error:
-        problems |= {problem.place: problem for problem in error.problems}
+        problems |= {str(problem): problem for problem in error.problems}
         return []
     lowest = {knob: tuned.low for knob, tuned in spec.tune.items()}
     highest = [{knob: tuned.high} for knob, tuned in spec.tune.items()]
@@ -338,7 +338,7 @@ def _configs(
             problems |= {problem.place: problem for problem in alike_when_tuned(spec, runs) if problem.place not in problems}
             configs.append(config)
         except InputError as error:
-            problems |= {problem.place: problem for problem in error.problems if problem.place not in problems}
+            problems |= {str(problem): problem for problem in error.problems}
     return configs
 
 
@@ -435,7 +435,7 @@ def check_space(spec: SearchSweep) -> None:
             run = searched_config(spec, dict(zip(axes, values, strict=True)))
         except InputError as error:
             for problem in error.problems:
-                problems.setdefault(problem.place, problem)
+                problems.setdefault(problem.place or problem.message, problem)
         else:
             steps.add(run.steps)
             here = without_effect(run)
