@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import date
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -427,6 +428,15 @@ def test_runs_files_and_tasks_that_cannot_be_are_reported_together(here: Path, r
     tasks = {"downstream.tasks[0]", "downstream.tasks[1]"}
     assert {message.partition(": ")[0] for message in messages} == {"vary.recipe.dropout", "data.corpus"} | tasks
     assert "downstream.tasks[0]: 'colaa' is not known, nor is it a .yaml file; did you mean 'cola'?" in messages
+
+
+def test_the_mask_that_embeddings_leave_out_is_that_of_the_tokeniser(here: Path, refusal: Refusal, study: Any) -> None:
+    Path("x.yaml").write_text(GOOD.replace("base: {", "base: {architecture: {segments: 0, position_encoding: rotary}, "))
+    knob = "architecture.token_dropout"
+    assert study("plan", "x.yaml", f"base.{knob}=4", "--json")[0] == 0
+    remedy = "is not the id of the tokeniser's mask piece; give 4, or leave it out"
+    assert one(refusal.of("plan", "x.yaml", f"base.{knob}=7")) == f"base.{knob}: 7 {remedy}"
+    assert one(refusal.of("plan", "x.yaml", f"vary={{{knob}: [none, 4, 7]}}")) == f"vary.{knob}: 7 {remedy}"
 
 
 EVERY_MISTAKE = [

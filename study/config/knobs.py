@@ -17,7 +17,7 @@ from study.base.text import joined
 from study.config.named_runs import NO_RUN
 from study.config.presets import PRESET, PRESET_KNOBS, PRESETS, PresetName
 from study.config.recipe import Recipe, TrainingMasking
-from study.config.run_config import TRAINING_MASKS, Masking, RunConfig
+from study.config.run_config import MOST_PIECES, TRAINING_MASKS, Masking, RunConfig
 from study.config.shape_spec import LARGEST, why_beyond
 from study.counting.architecture import NOT_IN_MLM, SET_BY_OBJECTIVE, SIZES, Architecture
 from study.counting.named_models import find, trained_values
@@ -119,7 +119,7 @@ _BESIDE_BASE = {
 """Messages for mask keys written as one word under `base`."""
 
 _ONE_STEP = {"budget": {"steps": 1}}
-_STAND_IN = LARGEST | {"heads": 1, "vocabulary": 1}  # a small shape has no room for some knobs
+_STAND_IN = LARGEST | {"heads": 1, "vocabulary": MOST_PIECES}  # smaller ones have no room for some values
 
 
 def with_parts(base: dict[str, Any]) -> dict[str, Any]:

@@ -73,6 +73,9 @@ MOST_OVERLAP = 0.05
 FEWEST_PIECES = 64
 """The smallest vocabulary: the special pieces and a few characters."""
 
+MOST_PIECES = 2**32
+"""The largest vocabulary."""
+
 FEWEST_BYTE_PIECES = 5 + 256
 """The smallest vocabulary of bytes: the special pieces, and every byte."""
 
@@ -106,7 +109,7 @@ class TokenizerConfig(Strict):
     """
 
     kind: TokenizerKind = "wordpiece"
-    vocabulary: Annotated[Count, Field(ge=FEWEST_PIECES, le=2**32)] = 8192
+    vocabulary: Annotated[Count, Field(ge=FEWEST_PIECES, le=MOST_PIECES)] = 8192
     path: Text | None = None
     lowercase: bool | None = None
     strip_accents: bool | None = None

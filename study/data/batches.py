@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from study.base.errors import InputError
 from study.base.randomness import Stream, stream_seed
 from study.config.run_config import RunConfig
 from study.data.masked_words import MaskedWords, masked_words
@@ -165,10 +164,8 @@ def validation_masker(config: RunConfig, prepared: PreparedData) -> Masker:
 
     Raises InputError if the encoder leaves out another piece than the tokeniser's mask.
     """
-    special, vocabulary, dropped = prepared.special, config.architecture.vocabulary, config.architecture.token_dropout
-    if dropped not in (None, special.mask):
-        why = f"{dropped} is not the id of the tokeniser's mask piece; give {special.mask}, or leave it out"
-        raise InputError.at("architecture.token_dropout", why)
+    special, vocabulary = prepared.special, config.architecture.vocabulary
+    special.check_dropped(config.architecture.token_dropout, "architecture.token_dropout")
     return Masker(config.masking, config.validation_predictions, special.mask, special.all, vocabulary)
 
 

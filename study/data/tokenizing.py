@@ -108,6 +108,12 @@ class SpecialTokens:
             raise InputError.at(f"{_PLACE}.path", f"the vocabulary lacks {', '.join(missing)}, which masked training needs")
         return cls(*(pieces[piece] for piece in SPECIAL_PIECES))
 
+    def check_dropped(self, piece: int | None, place: str) -> None:
+        """Raise InputError where an encoder leaves out another piece than the mask."""
+        if piece not in (None, self.mask):
+            message = f"{piece} is not the id of the tokeniser's mask piece; give {self.mask}, or leave it out"
+            raise InputError.at(place, message)
+
     @property
     def all(self) -> tuple[int, ...]:
         """The five ids."""
@@ -145,6 +151,11 @@ def sentence_ends(tokenizer: Tokenizer) -> list[int]:
     """Return the ids of the pieces that end a sentence, such as a full stop."""
     texts = tokenizer.decode_batch([[piece] for piece in range(tokenizer.get_vocab_size())], skip_special_tokens=False)
     return [piece for piece, text in enumerate(texts) if text.rstrip().endswith(_SENTENCE_MARKS)]
+
+
+def special_tokens(config: TokenizerConfig) -> SpecialTokens:
+    """Return the special tokens of a tokeniser, also of one that is not trained yet; raises InputError."""
+    return SpecialTokens.of(load_tokenizer(config)) if config.kind == "file" else SpecialTokens(*range(len(SPECIAL_PIECES)))
 
 
 def load_tokenizer(config: TokenizerConfig) -> Tokenizer:

@@ -27,7 +27,7 @@ from study.counting.memory import AskedPrecision, Device, Precision
 from study.data.corpora import skipped_files_note
 from study.data.hub_corpus import PREFIX
 from study.data.prepared import PreparedData, check_files, fingerprints, known_overlap_share, prepare, unread_at_first
-from study.data.tokenizing import continuing_pieces, load_tokenizer, unused_capitals
+from study.data.tokenizing import continuing_pieces, load_tokenizer, special_tokens, unused_capitals
 from study.executing.executors import make_slots
 from study.executing.slots import Slot, sharing_note
 from study.planning.cost_estimate import CostEstimate, cost_lines, estimate_cost
@@ -99,6 +99,7 @@ def _estimate(
         lambda: _check_folders(folder),
         lambda: _check_trained_runs(planned, folder),
         lambda: _check_words(planned),
+        lambda: _check_token_dropout(planned),
         lambda: _check_batches(planned, len(slots[0].indices)),
         lambda: _check_kernels(planned, slots[0], here),
         *([lambda: _check_memory(planned, slots)] if here else []),  # of other machines' memory nothing is known here
@@ -198,12 +199,13 @@ def another_question(folder: SweepFolder, spec: Sweep) -> str | None:
     return f"{folder.path} held another question, {before.question!r}; to keep both, give this sweep a name of its own"
 
 
-def _check_token_dropout(planned: Plan, prepared: Mapping[TokenizerVariant, PreparedData]) -> None:
-    for run in planned.first_runs:
-        if run.architecture.token_dropout is not None:
-            from study.data.batches import validation_masker  # imports Lightning
-
-            validation_masker(run, prepared[run.data.tokenizer.variant])
+def _check_token_dropout(planned: Plan) -> None:
+    """Raise InputError where an encoder leaves out another piece than the tokeniser's mask."""
+    knob = "architecture.token_dropout"
+    place = planned.spec.place_of(knob) or f"base.{knob}"
+    dropping = dict.fromkeys((run.data.tokenizer, run.architecture.token_dropout) for run in planned.first_runs)
+    check = (partial(special_tokens(each).check_dropped, piece, place) for each, piece in dropping if piece is not None)
+    check_all(lambda: None, *check)
 
 
 def _check_unique_tokens(planned: Plan, prepared: Mapping[TokenizerVariant, PreparedData]) -> None:
@@ -289,7 +291,6 @@ def launched(
                 planned = replace(planned, texts=texts)
             _check_trained_runs(planned, folder, prepared)
             _check_unique_tokens(planned, prepared)
-            _check_token_dropout(planned, prepared)
         first = next(iter(prepared.values()))
         for note in (*_notes_on_tokens(planned, prepared), *_notes_on_text(planned, first), *_notes_on_tasks(spec, prepared)):
             say(console, note)
