@@ -239,6 +239,8 @@ def _problems_of_architecture(
     else:
         own = {**preset, **own}
     others = {key: value for key, value in own.items() if key not in LARGEST}
+    if others.get("mlm_transform") == "none":  # whose decoder is as wide as the blocks, which the stand-in's are not
+        del others["mlm_transform"]
     try:
         Architecture.parse(_STAND_IN | others, place)
     except InputError as error:

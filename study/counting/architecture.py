@@ -250,7 +250,8 @@ class Architecture(Strict):
         """Map a transform to the width of equal tables to theirs."""
         width, embedding = info.data.get("width"), info.data.get("embedding_width")
         if None not in (width, embedding) and transform == "none":
-            raise ValueError(f"leaves width {width} to a decoder of embedding_width {embedding}; they must be equal")
+            remedy = "make them equal, or set mlm_transform: embedding_width"
+            raise ValueError(f"leaves width {width} to a decoder of embedding_width {embedding}; {remedy}")
         if width is not None and embedding is not None and transform == "width" and embedding > width:
             raise ValueError(f"needs an embedding_width of at most width {width}, not {embedding}")
         return "embedding_width" if transform == "width" and embedding is None else transform

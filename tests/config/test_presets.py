@@ -50,6 +50,20 @@ def test_each_preset_has_values_and_those_of_bert_are_the_defaults() -> None:
     assert first_runs() == first_runs(preset="bert")
 
 
+def test_tables_of_another_width_are_refused_where_the_preset_decodes_without_a_transform() -> None:
+    """The shapes of a sweep give the width, to which the tables are compared."""
+    own = {"embedding_width": 8}
+    with pytest.raises(InputError) as caught:
+        first_runs(preset="modern2", base={"architecture": own})
+    assert str(caught.value).splitlines() == [
+        "preset (modern2) architecture.mlm_transform: 'none' leaves width 16 to a decoder of embedding_width 8; "
+        "make them equal, or set mlm_transform: embedding_width"
+    ]
+    remedied, equal = own | {"mlm_transform": "embedding_width"}, {"embedding_width": 16}
+    assert {run.architecture.table_width for run in first_runs(preset="modern2", base={"architecture": remedied})} == {8}
+    assert first_runs(preset="modern2", base={"architecture": equal}) == first_runs(preset="modern2")
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_run_has_one_id_whether_the_preset_or_the_file_gives_its_values(preset: PresetName) -> None:
     named, written = first_runs(preset=preset), first_runs(base=PRESETS[preset])
