@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import shutil
@@ -540,7 +541,7 @@ def test_a_folder_of_text_that_cannot_be_listed_is_named(here: Path, refusal: Re
     assert str(caught.value) == wanted
 
 
-def test_a_plan_reads_the_beginning_of_a_text_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_reads_a_text_to_its_end_once_and_then_its_beginning(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("x.yaml").write_text(GOOD)
     opened: list[Path] = []
 
@@ -549,8 +550,41 @@ def test_a_plan_reads_the_beginning_of_a_text_once(here: Path, monkeypatch: pyte
         return read_file(path, column)
 
     monkeypatch.setattr("study.data.corpora.read_file", read)
-    check_corpus(read_sweep(Path("x.yaml"))[0].data)
-    assert opened == [Path("text.txt")]
+    for times in (2, 3):
+        check_corpus(read_sweep(Path("x.yaml"))[0].data)
+        assert opened == [Path("text.txt")] * times
+
+
+LONG = "".join(f"the {number} words of one document\n\n" for number in range(9000))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("end.txt", LONG.encode() + "café".encode("latin-1"), f"end.txt: is not UTF-8 text (byte {len(LONG) + 3})"),
+        ("nul.txt", LONG.encode() + b"a\0b", f"nul.txt: holds a NUL (byte {len(LONG) + 1}), so it is not text"),
+        (
+            "end.jsonl",
+            b"".join(b'{"text": "the %d words of one document"}\n' % row for row in range(9000)) + b'{"text": "so',
+            "end.jsonl:9001: is not JSON",
+        ),
+        (
+            "end.csv",
+            b"id,text\n" + b"".join(b"1,the %d words of one document\n" % row for row in range(9000)) + b"1,2,3\n",
+            "end.csv:9002: has 3 fields but the header has 2",
+        ),
+        ("end.txt.gz", gzip.compress(LONG.encode())[:-900], "end.txt.gz: "),
+        ("folder/b.txt", LONG.encode() + b"\xff", f"folder/b.txt: is not UTF-8 text (byte {len(LONG)})"),
+    ],
+)
+def test_text_that_is_broken_after_its_beginning_is_refused_by_a_plan(
+    name: str, content: bytes, message: str, here: Path, refusal: Refusal
+) -> None:
+    Path("folder").mkdir()
+    shutil.copy("text.txt", "folder/a.txt")
+    Path(name).write_bytes(content)
+    Path("x.yaml").write_text(GOOD.replace("text.txt", "folder" if "/" in name else name))
+    assert one(refusal.of("plan", "x.yaml")).startswith(message)
 
 
 def test_a_plan_looks_at_the_name_of_a_dataset(here: Path, refusal: Refusal) -> None:
@@ -683,11 +717,14 @@ def test_a_text_that_is_too_short_for_its_validation_set(command: str, here: Pat
 
 def test_more_unique_tokens_than_the_text_has(here: Path, refusal: Refusal) -> None:
     Path("x.yaml").write_text(GOOD)
-    message = one(refusal.of("launch", "x.yaml", "base.recipe.unique_tokens=1e6"))
-    assert message.startswith("recipe.unique_tokens: is 1M, but the text has ")
-    assert message.endswith(
-        "k tokens to train on; lower it, leave it out, give more text, or raise data.documents if it is set"
-    )
+    remedy = "k tokens to train on; lower it, leave it out, give more text, or raise data.documents if it is set"
+    bytes_of_text = Path("text.txt").stat().st_size
+    for command, tokens, has in (("plan", bytes_of_text * 2, "base.recipe.unique_tokens: is "),
+                                 ("launch", bytes_of_text // 2, "recipe.unique_tokens: is ")):  # fmt: skip
+        message = one(refusal.of(command, "x.yaml", f"base.recipe.unique_tokens={tokens}"))
+        assert message.startswith(has)
+        assert ("has at most" in message) == (command == "plan")
+        assert message.endswith(remedy)
 
 
 @pytest.mark.parametrize(

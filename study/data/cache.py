@@ -74,10 +74,27 @@ def cached_sha256_of(path: Path) -> str:
         return known.decode()
     digest = sha256_of(path)
     if _touched(path) == before and time.time_ns() - max(before[-2:]) > SETTLED_SECONDS * 1e9:
-        with contextlib.suppress(OSError):  # the next call computes the hash again
-            remembered.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(remembered, digest.encode())
+        _remember(remembered, digest)
     return digest
+
+
+def counted_once(kind: str, key: str, count: Callable[[], int]) -> int:
+    """Return a number of a content, which `key` identifies, from the cache; else count and remember it."""
+    remembered = cache_root() / kind / key
+    with _permitted(remembered.parent):
+        known = content_of(remembered)
+    if known is not None and known.isdigit():
+        return int(known)
+    number = count()
+    _remember(remembered, str(number))
+    return number
+
+
+def _remember(file: Path, text: str) -> None:
+    """Write a small file; where that fails, the next call finds its text again."""
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, text.encode())
 
 
 @contextlib.contextmanager

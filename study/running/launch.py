@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -24,7 +25,7 @@ from study.config.resources import Resources
 from study.config.run_config import RunConfig, TokenizerVariant
 from study.config.sweep import CellSweep, GoalSweep, SearchSweep, Sweep
 from study.counting.memory import AskedPrecision, Device, Precision
-from study.data.corpora import skipped_files_note
+from study.data.corpora import MORE_TEXT, is_local, most_tokens, skipped_files_note
 from study.data.hub_corpus import PREFIX
 from study.data.prepared import PreparedData, check_files, fingerprints, known_overlap_share, prepare, unread_at_first
 from study.data.tokenizing import continuing_pieces, load_tokenizer, special_tokens, unused_capitals
@@ -100,6 +101,7 @@ def _estimate(
         lambda: _check_trained_runs(planned, folder),
         lambda: _check_words(planned),
         lambda: _check_token_dropout(planned),
+        lambda: _check_enough_text(planned),
         lambda: _check_batches(planned, len(slots[0].indices)),
         lambda: _check_kernels(planned, slots[0], here),
         *([lambda: _check_memory(planned, slots)] if here else []),  # of other machines' memory nothing is known here
@@ -211,6 +213,18 @@ def _check_token_dropout(planned: Plan) -> None:
 def _check_unique_tokens(planned: Plan, prepared: Mapping[TokenizerVariant, PreparedData]) -> None:
     for run in planned.first_runs:
         prepared[run.data.tokenizer.variant].with_unique_tokens(run.recipe.unique_tokens)
+
+
+def _check_enough_text(planned: Plan) -> None:
+    """Raise InputError where the text certainly has fewer tokens than runs read again and again."""
+    data, knob = planned.spec.data, "recipe.unique_tokens"
+    asked = max(run.recipe.unique_tokens or 0 for run in planned.first_runs)
+    if not asked or not is_local(data.corpus) or (most := most_tokens(data)) is None:
+        return
+    most = math.ceil(most * data.sequence_length / (data.sequence_length - 1))  # which begin with [CLS]
+    if asked > most:
+        has = f"is {count_text(asked)}, but the text has at most {count_text(most)} tokens to train on"
+        raise InputError.at(planned.spec.place_of(knob) or f"base.{knob}", f"{has}; lower it, leave it out, {MORE_TEXT}")
 
 
 def _passes(runs: Sequence[RunConfig], data: PreparedData) -> str | None:
