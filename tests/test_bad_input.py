@@ -144,7 +144,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("steps: [10]", "tokens: [255]", "budgets.tokens: 255 tokens are less than one batch of 256"),
         ("steps: [10]", "flops: [10]", "less than one batch of 256"),
-        ("steps: [10]", "flops: [1e30]", "recipe.budget pays for 4.15e+25 tokens, more than the 9,223,372,036"),
+        ("steps: [10]", "flops: [1e30]", "recipe.budget.flops 1e+30 pays for 4.15e+25 tokens, more than the 9,223,372,036"),
         ("steps: [10]", "tokens: [1e30]", "budgets.tokens[0]: '1e30' is above the most allowed, 1e+18"),
         (
             "batch_tokens: 256",
@@ -441,6 +441,30 @@ def test_the_mask_that_embeddings_leave_out_is_that_of_the_tokeniser(here: Path,
 
 
 EVERY_MISTAKE = [
+    (
+        ["budgets={flops: [1, 1.0e9], tokens_per_parameter: [1.0e-4]}"],
+        [
+            "recipe.budget.flops 1 pays for 0 tokens, less than one batch of 256",
+            "recipe.budget.tokens_per_parameter 0.0001 pays for 1 tokens, less than one batch of 256",
+        ],
+    ),
+    (
+        ["vary={recipe.warmup_tokens: [128, 1.0e+9], architecture.convolution_kernel: [0, 4]}"],
+        [
+            "architecture.convolution_kernel 4 stands beside the first of several blocks in norm post; leave it out",
+            "recipe.warmup_tokens 1e+09 are 3,906,250 steps, more than the 10 of recipe.budget.steps 10",
+        ],
+    ),
+    (
+        ["shapes=", "budgets=", "spend={flops: 1.0e12}", "pool={depth: [1, 2], width: [16, 32], tokens: [100, 1000]}",
+         "goal={forecast: {parameters_non_embedding: 1.0e6, tokens: 1.0e6}, within: 60%}"],
+        ["goal.within: 0.6 is above the most allowed, 0.5"],
+    ),
+    (
+        ["shapes=", "budgets=", "spend={flops: 1.0e12}", "pool={depth: [1, 2], width: [16, 32], tokens: [100, 1000]}",
+         "goal={forecast: {parameters_non_embedding: 1.0e6, tokens: 1.0e6}, within: 2%}"],
+        [f"recipe.budget.tokens {tokens} pays for {tokens:.0f} tokens, less than one batch of 256" for tokens in (100, 215.4)],
+    ),
     (
         ["base.architecture.positions=8", "base.recipe.batch_tokens=100", "base.recipe.unique_tokens=3"],
         [

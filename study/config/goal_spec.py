@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from study.base.errors import near, shown
-from study.base.schema import OneOrSeveral, Positive, Several, Strict, whole
+from study.base.schema import OneOrSeveral, Positive, Several, Strict, number_in, whole
 from study.config.knobs import KNOBS
 from study.config.search_spec import Value
 from study.config.shape_spec import Depth, FfnRatio, Width
@@ -28,7 +28,8 @@ Parameters = Annotated[Positive, Field(le=1e12)]
 
 def _share(value: object) -> object:
     """Return a share, also from a percentage such as 2%."""
-    return f"{value[:-1]}e-2" if isinstance(value, str) and value.endswith("%") else value
+    share = number_in(f"{value[:-1]}e-2") if isinstance(value, str) and value.endswith("%") else value
+    return value if isinstance(share, str) else share
 
 
 HalfWidth = Annotated[Positive, Field(le=0.5), BeforeValidator(_share)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -165,6 +166,22 @@ def parse_teacher(named: str) -> Teacher | None:
     return Teacher(Path(match["folder"]), weight, temperature, LayerLosses(**read))
 
 
+def check_teacher(teacher: Teacher) -> None:
+    """Raise ValueError where weights and temperature cannot be, or change nothing."""
+    losses = teacher.losses
+    if not (0 <= teacher.weight <= 1 and (teacher.weight or losses) and 0 < teacher.temperature < math.inf):
+        raise ValueError("needs a weight above 0 and at most 1 (0 beside losses between layers), and a temperature above 0")
+    if not teacher.weight and teacher.temperature != 1:
+        raise ValueError(f"has a temperature {teacher.temperature:g}, which changes nothing at weight 0; leave it out")
+    for name in ("hidden_cosine", "hidden_mse", "attention", "relations"):
+        if not 0 <= (weight := getattr(losses, name)) < math.inf:
+            raise ValueError(f"has {name} {weight:g}; the weight of a loss is a number from 0")
+    if losses.relation_heads and not losses.relations:
+        raise ValueError(f"has relation_heads {losses.relation_heads} without relations, whose heads they are")
+    if losses.layers != "last" and not losses:
+        raise ValueError(f"matches layers {losses.layers} by no loss; give hidden_cosine, hidden_mse, attention or relations")
+
+
 _CELL = re.compile(r"cell (?P<name>[A-Za-z][A-Za-z0-9_-]*)(?P<rest>(?::.*)?)")
 
 _BESIDE_CELL = {"start": ("keep", "grow"), "teacher": tuple(USUAL)}
@@ -186,9 +203,21 @@ def cell_as_text(knob: str, value: object) -> object:
         known = [example.rpartition("=")[2].lstrip(":") for example in _EXAMPLES[knob] if _is_of(example, odd[0])]
         raise ValueError(f"has {odd[0]} {shown(value[odd[0]])} beside cell; give one such as {' or '.join(known)}")
     text = ":".join((f"cell {value.get('cell')}", *given.values()))
-    if cell_in(text) is None:
+    if (named := cell_in(text)) is None:
         raise ValueError(f"has {shown(value.get('cell'))} for a cell; give one of the names under cells")
+    try:
+        _check_run(knob, f"{'0' * 16}{named[1]}")
+    except ValueError as error:
+        raise ValueError(f"has the {knob} {shown(value)}, which {error}") from None
     return text
+
+
+def _check_run(knob: str, named: str) -> None:
+    """Raise ValueError for what follows a run, whichever it is."""
+    if knob == "start":
+        parse_start(named)
+    elif (teacher := parse_teacher(named)) is not None:
+        check_teacher(teacher)
 
 
 def _is_of(example: str, key: str) -> bool:

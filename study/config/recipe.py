@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from study.base.schema import Count, Index, NonNegative, Positive, Share, Strict, Text
-from study.config.named_runs import NO_RUN, InitFrom, Teacher, parse_start, parse_teacher, why_no_run
+from study.config.named_runs import NO_RUN, InitFrom, Teacher, check_teacher, parse_start, parse_teacher, why_no_run
 from study.counting.memory import AskedPrecision, WeightFormat
 
 Initialisation = Literal["bert", "unit_stream"]
@@ -48,6 +47,11 @@ class Budget(Strict):
         return self
 
     @property
+    def words(self) -> str:
+        """The knob and its amount."""
+        return f"recipe.budget.{self._given[0]} {self.amount:g}"
+
+    @property
     def unit(self) -> str:
         """The unit in words."""
         return {"flops": "FLOPs"}.get(self._given[0], self._given[0].replace("_", " "))
@@ -76,21 +80,6 @@ class TrainingMasking(Strict):
     random_share: Share | None = None
     whole_words: bool = False
     static_copies: Annotated[Index, Field(le=2**31)] = 0
-
-
-def _check_teacher(teacher: Teacher) -> None:
-    losses = teacher.losses
-    if not (0 <= teacher.weight <= 1 and (teacher.weight or losses) and 0 < teacher.temperature < math.inf):
-        raise ValueError("needs a weight above 0 and at most 1 (0 beside losses between layers), and a temperature above 0")
-    if not teacher.weight and teacher.temperature != 1:
-        raise ValueError(f"has a temperature {teacher.temperature:g}, which changes nothing at weight 0; leave it out")
-    for name in ("hidden_cosine", "hidden_mse", "attention", "relations"):
-        if not 0 <= (weight := getattr(losses, name)) < math.inf:
-            raise ValueError(f"has {name} {weight:g}; the weight of a loss is a number from 0")
-    if losses.relation_heads and not losses.relations:
-        raise ValueError(f"has relation_heads {losses.relation_heads} without relations, whose heads they are")
-    if losses.layers != "last" and not losses:
-        raise ValueError(f"matches layers {losses.layers} by no loss; give hidden_cosine, hidden_mse, attention or relations")
 
 
 class Recipe(Strict):
@@ -180,7 +169,7 @@ class Recipe(Strict):
         if named != NO_RUN["teacher"] and teacher is None:
             raise ValueError(why_no_run("teacher", named))
         if teacher is not None:
-            _check_teacher(teacher)
+            check_teacher(teacher)
         return named
 
     @model_validator(mode="after")

@@ -325,23 +325,23 @@ class RunConfig(Strict):
             yield from self._unlike_untrained()
             return
         if recipe.teacher_run is not None and recipe.budget.flops is not None:
-            flops = f"recipe.budget.flops {recipe.budget.flops:g}"
-            yield f"{flops} would leave out the FLOPs of the teacher {recipe.teacher}; give tokens or steps"
+            yield f"{recipe.budget.words} would leave out the FLOPs of the teacher {recipe.teacher}; give tokens or steps"
         if recipe.weights != "fp32":
             rounds = f"recipe.weights {recipe.weights} rounds the weights of a trained run"
             yield f"{rounds}; train in fp32, and set recipe.budget.steps 0 with that run as recipe.start"
         if self.steps < 1:
             batch = recipe.batch_tokens
-            yield f"recipe.budget pays for {self.budget_tokens:,.0f} tokens, less than one batch of {batch:,}"
+            yield f"{recipe.budget.words} pays for {self.budget_tokens:,.0f} tokens, less than one batch of {batch:,}"
             return
         if self.tokens > MOST:
-            yield f"recipe.budget pays for {self.tokens:.3g} tokens, more than the {MOST:,} that a table holds"
+            yield f"{recipe.budget.words} pays for {self.tokens:.3g} tokens, more than the {MOST:,} that a table holds"
         if recipe.warmup_tokens is not None:
             warmup = recipe.warmup_steps(self.steps)
             decay = recipe.decay_steps(self.steps) if recipe.schedule == "wsd" else 0
             if warmup + decay > self.steps:
                 both = f"{warmup:,} steps" + (f" and the decay {decay:,}" if decay else "")
-                yield f"recipe.warmup_tokens are {both}, more than the budget's {self.steps:,}"
+                budget = f"the {self.steps:,} of {recipe.budget.words}"
+                yield f"recipe.warmup_tokens {recipe.warmup_tokens:g} are {both}, more than {budget}"
 
     def _unlike_untrained(self) -> Iterator[str]:
         if self.recipe.init_from is None:

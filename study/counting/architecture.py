@@ -407,7 +407,8 @@ def unbuildable(architecture: Architecture) -> str | None:
         groups = f"layer_groups {architecture.layer_groups}"
         return f"embedding_norm True replaces the first layer's norm, which {groups} would share; leave out one of them"
     if architecture.convolution_kernel and (architecture.norm == "pre" or architecture.depth == 1):
-        return "convolution_kernel stands beside the first of several blocks in norm post; leave it out"
+        kernel = f"convolution_kernel {architecture.convolution_kernel}"
+        return f"{kernel} stands beside the first of several blocks in norm post; leave it out"
     if architecture.convolution_kernel and architecture.convolution_kernel % 2 == 0:
         return f"convolution_kernel {architecture.convolution_kernel} has no middle; give an odd one"
     if architecture.rotary and (each := architecture.head_width) % 2:

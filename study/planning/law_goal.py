@@ -438,7 +438,7 @@ def _points(spec: GoalSweep) -> Iterator[RunConfig]:
         try:
             config = run_config(spec, rules.completed({"depth": depth, "width": width}), Budget(tokens=tokens), {})
         except InputError as error:
-            problems |= {problem.place: problem for problem in error.problems}
+            problems |= {str(problem): problem for problem in error.problems}
         else:
             configs.setdefault((config.architecture, config.steps), config)
     if problems:

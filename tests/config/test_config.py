@@ -238,8 +238,16 @@ def test_training_masks_said_as_those_of_validation_rename_no_run() -> None:
         ({"recipe": {"budget": {"steps": None}}}, "recipe.budget", "not none"),
         ({"recipe": {"warmup_fraction": 0.9, "schedule": "wsd"}}, "recipe", "add up to more than 1"),
         ({"recipe": {"warmup_tokens": 512, "warmup_fraction": 0.2}}, "recipe", "give one of them"),
-        ({"recipe": {"warmup_tokens": 4000}}, "", "recipe.warmup_tokens are 31 steps, more than the budget's 30"),
-        ({"recipe": {"warmup_tokens": 3600, "schedule": "wsd"}}, "", "28 steps and the decay 6, more than the budget's 30"),
+        (
+            {"recipe": {"warmup_tokens": 4000}},
+            "",
+            "recipe.warmup_tokens 4000 are 31 steps, more than the 30 of recipe.budget.steps 30",
+        ),
+        (
+            {"recipe": {"warmup_tokens": 3600, "schedule": "wsd"}},
+            "",
+            "28 steps and the decay 6, more than the 30 of recipe.budget.steps 30",
+        ),
         ({"masking": {"rate": 0.01}}, "", "masking.rate 0.01 masks no position of 16"),
         ({"recipe": {"unique_tokens": 31}}, "", "recipe.unique_tokens 31 are less than two sequences of 16"),
         (

@@ -165,6 +165,15 @@ def test_layers_that_are_all_first_make_one_cell_before_and_after_the_deep_one_i
         ({"tune": RATES}, r"needs cells\.deep\.learning_rate"),
         ({"tune": {"recipe.dropout": {"low": 0.1, "high": 0.3, "trials": 2}}}, r"tunes recipe\.dropout, which cells\.deep"),
         ({"vary": {"recipe.start": ["fresh", {"cell": "deep", "layers": 2}]}}, "has 'layers' beside cell; known: keep"),
+        (
+            {"vary": {"recipe.teacher": [{"cell": "deep", "weight": 5}]}},
+            r"vary: has the teacher \{'cell': 'deep', 'weight': 5\}, which needs a weight above 0 and at most 1",
+        ),
+        (
+            {"vary": {"recipe.teacher": [{"cell": "deep", "relation_heads": 2}]}},
+            "'relation_heads': 2}, which has relation_heads",
+        ),
+        ({"vary": {"recipe.start": [{"cell": "deep", "keep": [1, 1]}]}}, r"\[1, 1\]\}, which names a layer twice \(1,1\)"),
         ({"vary": {"recipe.start": [{"cell": 3}]}}, "has 3 for a cell; give one of the names under cells"),
         ({"base": {"recipe": {"start": {"cell": "deep"}}}}, r"write vary: \{recipe\.start: \[\{cell: …\}\]\}"),
     ],

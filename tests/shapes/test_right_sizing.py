@@ -468,7 +468,7 @@ def test_the_shipped_table_has_times_of_several_kinds_in_both_formats() -> None:
 def test_kinds_without_a_possible_shape_say_why() -> None:
     query: dict[str, Any] = {"parameters": "10M", "width": "64:512"}
     message = (
-        r"no shape of this kind is possible \(depths 1 to 1, .*convolution_kernel stands beside the first of several blocks"
+        r"no shape of this kind is possible \(depths 1 to 1, .*convolution_kernel 3 stands beside the first of several blocks"
     )
     for under in (False, True):
         with pytest.raises(InputError, match=message):
