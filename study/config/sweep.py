@@ -173,7 +173,7 @@ _ANY_SHAPE = {"list": [{"depth": 1, "width": 1}]}
 """A substitute for missing shapes, to find the other problems of a file."""
 
 _NOTHING_TO_TUNE = "a budget of 0 steps trains nothing: give no other budget, one seed, and no tune or search"
-_SEARCH_ALONE = "a search has one budget and one seed, and its space lists the knobs; leave out vary and tune"
+_SEARCH_ALONE = "does not go with a search, whose space lists the knobs of one budget and one seed; leave it out"
 _AUTO_BESIDE_OTHERS = "'auto' means bf16 or fp32, depending on the device; list those two to compare them"
 DECIDING_SEEDS = 6
 """The most seeds of each variant of a decision, if a file does not say."""
@@ -184,8 +184,8 @@ MOST_RUNS = 100_000
 MOST_OF_POOL = 2000
 """The most runs that a goal chooses from, seeds counted."""
 
-_GOAL_ALONE = "a goal takes its runs from pool, and as many seeds as it needs; leave out budgets, vary, tune and cells"
-_OF_A_GOAL = "pool, spend and prior belong to a goal, which is missing"
+_GOAL_ALONE = "does not go with a goal, which takes its runs from pool, and as many seeds as it needs; leave it out"
+_OF_A_GOAL = "belongs to a goal, which is missing; leave it out"
 
 
 class SweepBase(Strict):
@@ -486,7 +486,7 @@ class SearchSweep(SweepBase):
     @model_validator(mode="after")
     def _one_budget_and_seed(self) -> Self:
         if self.seeds > 1 or self.budgets.several:
-            raise ValueError(_SEARCH_ALONE)
+            raise ValueError("has a search, which takes one budget and one seed; give one of each")
         if self.budgets.trains_nothing:
             raise ValueError(_NOTHING_TO_TUNE)
         return self
@@ -599,7 +599,7 @@ _ELSEWHERE = {part: f"belongs under base; write base.{part}" for part in PARTS} 
 }
 """Messages for keys that stand above their place."""
 
-_ALONE = {GoalSweep: _GOAL_ALONE, SearchSweep: _SEARCH_ALONE, CellSweep: _OF_A_GOAL}
+_BESIDE = {GoalSweep: _GOAL_ALONE, SearchSweep: _SEARCH_ALONE, CellSweep: _OF_A_GOAL}
 
 
 def sizes_of_text(data: Mapping[str, Any]) -> dict[str, int]:
@@ -628,8 +628,8 @@ def parse_sweep(
     elif len(named) != 1:
         problems.append(Problem("", "needs exactly one of shapes, search and goal"))
         given.setdefault("shapes", _ANY_SHAPE)
-    elif any(given[key] for key in aside):
-        problems.append(Problem("", _ALONE[kind]))
+    else:
+        problems += [Problem(key, _BESIDE[kind]) for key, value in given.items() if key in aside and value]
     sections: dict[str, Any] | None = {} if unknown == "forbid" else None
     try:
         left = {key: value for key, value in given.items() if key not in aside | _ELSEWHERE.keys()}

@@ -165,14 +165,21 @@ def test_amounts_may_be_written_as_on_the_command_line() -> None:
     [
         ({"seeds": 2}, "one budget and one seed"),
         ({"budgets": {"tokens": [1e6]}}, "one budget and one seed"),
-        ({"tune": RATES}, "leave out vary and tune"),
-        ({"vary": {"recipe.dropout": [0, 0.1]}}, "leave out vary and tune"),
     ],
 )
 def test_a_search_takes_one_budget_and_one_seed_and_tunes_itself(changes: dict[str, Any], message: str) -> None:
     search = {"trials": 2, "space": {"recipe.dropout": {"low": 0, "high": 0.5}}}
     assert search_sweep(search=search).seeds == 1
     assert message in problems(shapes=None, search=search, **changes)[""]
+
+
+def test_each_key_that_belongs_to_another_kind_of_sweep_is_reported_at_its_place() -> None:
+    search = {"trials": 2, "space": {"recipe.dropout": {"low": 0, "high": 0.5}}}
+    of_cells: dict[str, Any] = {"tune": RATES, "vary": {"recipe.beta1": [0.8, 0.9]}, "cells": {"a": {"steps": 1}},
+                                "one_seed_above": 9}  # fmt: skip
+    beside = "does not go with a search, whose space lists the knobs of one budget and one seed; leave it out"
+    assert problems(shapes=None, search=search, pool={"depth": 1}, **of_cells) == dict.fromkeys((*of_cells, "pool"), beside)
+    assert problems(prior="fit.json", spend={"hours": 1}).keys() == {"prior", "spend"}
 
 
 @pytest.mark.parametrize(

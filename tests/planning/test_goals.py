@@ -433,7 +433,7 @@ def test_a_decision_that_runs_out_of_seeds_says_how_many_it_would_take(tmp_path:
         (DECISION, {"goal": RATES | {"decide": "recipe.masking.rat"}}, "goal.decide", "did you mean 'recipe.masking.rate'?"),
         (DECISION, {"goal": DECISION["goal"] | {"amon": [1, 2]}}, "goal.amon", "did you mean 'among'?"),
         (FORECAST, {"goal": {"exponent": "gamma", "within": 0.1}}, "goal.exponent", "is not one of alpha, beta"),
-        (FORECAST, {"budgets": {"steps": [100]}}, "", "a goal takes its runs from pool"),
+        (FORECAST, {"budgets": {"steps": [100]}}, "budgets", "does not go with a goal, which takes its runs from pool"),
         (FORECAST, {"prior": "nowhere.json"}, "nowhere.json", "does not exist"),
         (
             DECISION,
