@@ -126,6 +126,15 @@ class Shapes(Strict):
         return {"grid": math.prod(grid)} | {name: len(values) for name, values in lists.items() if values is not None}
 
     @model_validator(mode="after")
+    def _widths_are_solved(self, info: ValidationInfo) -> Self:
+        """Refuse what only solved widths use, but in the file of a sweep that was launched, which has no context."""
+        rules = ("tolerance", "width_multiple")
+        idle = [name for name in rules if name in self.model_fields_set and getattr(self, name) is not None]
+        if idle and self.iso_parameters is None and info.context is not None:
+            raise ValueError(f"has {idle[0]}, which only iso_parameters use, whose widths are solved; leave it out")
+        return self
+
+    @model_validator(mode="after")
     def _rules_have_a_use(self) -> Self:
         for rule, size in (("head_width", "heads"), ("ffn_ratio", "ffn")):
             if rule in self.model_fields_set and self.iso_parameters is None and all(size in shape for shape in self._given()):

@@ -297,6 +297,7 @@ def cost_summary(cost: CostEstimate) -> str:
             *_sharing_line(cost),
             units,
             *cost.goal_lines,
+            *_compared_lines(cost),
             *_undecided_lines(cost),
             *_heads_line(cost),
             *_extension_line(cost),
@@ -370,6 +371,14 @@ def _left_line(cost: CostEstimate) -> Iterator[str]:
         runs = f"{'at most ' if cost.at_most else ''}{plural(cost.runs_left, 'run')}"
         left = f"{cost.train_flops_left:.3g} FLOPs, about {duration(cost.expected_seconds_left)}"
         yield f"Left to do, without the runs that have ended: {runs}, {left}."
+
+
+def _compared_lines(cost: CostEstimate) -> Iterator[str]:
+    """Yield the knobs under vary that compare nothing."""
+    vary = cost.plan.spec.vary if isinstance(cost.plan.spec, CellSweep) else {}
+    for knob, (first, *others) in vary.items():
+        if not others:
+            yield f"vary.{knob} has one value, {first}, so nothing is compared by it."
 
 
 def _heads_line(cost: CostEstimate) -> Iterator[str]:

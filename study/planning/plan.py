@@ -282,6 +282,17 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns |
     if most is not None and all(config.budget_tokens <= most for config in asked) and not problems:
         message = f"is {whole(most):,}, and no budget has more tokens; leave it out"
         problems["one_seed_above"] = Problem("one_seed_above", message)
+    keys, trained, of_use = {group[0].config.key for group in requested.values()}, set(requested), {*spec.parents}
+    own: list[Cell] = []
+    for name, cell in beyond:
+        key = cell_key(cell.config, cell.spec)
+        if cell.config.key not in keys and (name in spec.parents or key not in trained):
+            own.append(cell)
+            of_use.add(name)
+        trained.add(key)
+    if not problems:
+        message = "trains nothing new: shapes and budgets, or another named cell, have its runs; leave it out"
+        problems |= {name: Problem(f"cells.{name}", message) for name in spec.cells if name not in of_use}
     if problems:
         raise InputError(problems.values())
     tried = _tried(spec, records)
@@ -290,14 +301,6 @@ def cells(spec: CellSweep, records: Iterable[RunRecord] = (), named: NamedRuns |
     planned = [
         cell for groups in by_variant.values() for cell in linked([_cell(group, spec, tried) for group in groups], first)
     ]
-    keys = {cell.config.key for cell in planned}
-    own: list[Cell] = []
-    trained = set(requested)
-    for name, cell in beyond:
-        key = cell_key(cell.config, cell.spec)
-        if cell.config.key not in keys and (name in spec.parents or key not in trained):
-            own.append(cell)
-        trained.add(key)
     return [*own, *planned]
 
 

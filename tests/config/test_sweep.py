@@ -46,6 +46,8 @@ def problems(**changes: Any) -> dict[str, str]:
         ({"budgets": {"steps": [*range(1, 101)]}, "tune": {f"recipe.{knob}": {"low": 0.1, "high": 0.2, "trials": 25}
                                                        for knob in ("dropout", "epsilon")}}, "",
          "makes 125,000 runs (2 shapes x 100 budgets x 625 tuned combinations), more than 100,000"),
+        ({"shapes": {"tolerance": 0.1}}, "shapes", "has tolerance, which only iso_parameters use, whose widths are solved"),
+        ({"shapes": {"width_multiple": 8}}, "shapes", "has width_multiple, which only iso_parameters use"),
         ({"shapes": {"head_width": []}}, "shapes.head_width", "is empty"),
         ({"shapes": {"head_width": [8, 0]}}, "shapes.head_width[1]", "below the least allowed, 1"),
         ({"shapes": {"head_width": 8}}, "shapes", "has head_width, which no shape uses, since all give heads"),

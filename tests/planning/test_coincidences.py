@@ -128,11 +128,15 @@ def test_budgets_that_meet_at_one_shape_alone_are_one_cell_there() -> None:
     assert both[0].other_names == (f"8 tokens per parameter is {steps[0]} steps: both are {steps[0]} steps",)
 
 
-def test_named_cells_of_the_same_steps_are_trained_once() -> None:
+def test_named_cells_of_the_same_steps_are_refused() -> None:
     """Of 100 and 120 steps, in batches of 256 tokens: a little more than a budget is that budget, and one trunk serves both."""
     wsd = {"recipe": {"schedule": "wsd", "warmup_tokens": 2_560, "batch_tokens": 256}}
     more = {"near": {"tokens": 25_700}, "longer": {"tokens": 30_720}, "same": {"tokens": 30_800}}
-    plan = Plan(sweep(base=wsd, shapes={"grid": {"depth": [1]}}, budgets={"steps": [], "tokens": [25_600]}, cells=more))
+    changes: dict[str, Any] = {"base": wsd, "shapes": {"grid": {"depth": [1]}}, "budgets": {"steps": [], "tokens": [25_600]}}
+    with pytest.raises(InputError) as caught:
+        Plan(sweep(**changes, cells=more)).check()
+    assert [problem.place for problem in caught.value.problems] == ["cells.near", "cells.same"]
+    plan = Plan(sweep(**changes, cells={"longer": more["longer"]}))
     assert sorted(cell.config.steps for cell in plan.cells) == [100, 120]
 
 

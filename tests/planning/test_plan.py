@@ -567,6 +567,13 @@ def test_a_bill_says_which_runs_it_does_not_count() -> None:
     assert "Not counted" not in cost_summary(estimate_cost(Plan(sweep()), slots))
 
 
+def test_a_bill_says_which_knob_compares_nothing() -> None:
+    knobs = {"architecture.norm": ["post"], "recipe.dropout": [0, 0.1]}
+    lines = cost_summary(estimate_cost(Plan(sweep(vary=knobs)), [CORE])).splitlines()
+    said = [line for line in lines if "compared by it" in line]
+    assert said == ["vary.architecture.norm has one value, post, so nothing is compared by it."]
+
+
 def test_a_bill_says_what_keeps_the_answer_from_deciding() -> None:
     seeds, rate = "One seed: the variation between seeds is unknown", "One learning rate for all"
     two = "Two seeds may hide that one cell varies more"

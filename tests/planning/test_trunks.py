@@ -112,10 +112,9 @@ def test_a_named_cell_shares_the_warmup_of_its_shape_and_the_run_that_others_sta
     }
 
 
-def test_a_named_cell_that_repeats_a_budget_under_wsd_is_trained_once() -> None:
-    assert [cell.config for cell in cells(sweep(**WSD | {"cells": {"same": {"steps": 80}}}))] == [
-        cell.config for cell in cells(sweep(**WSD))
-    ]
+def test_a_named_cell_that_repeats_a_budget_under_wsd_is_refused_as_another_is() -> None:
+    with pytest.raises(InputError, match=r"cells\.same: trains nothing new: shapes and budgets, or another named cell, have"):
+        cells(sweep(**WSD | {"cells": {"same": {"steps": 80}}}))
 
 
 def test_a_warmup_leaves_room_for_the_longest_decay_that_is_tried() -> None:

@@ -183,6 +183,24 @@ def test_a_cell_that_cannot_be_meant_is_refused(changes: dict[str, Any], message
         sweep(**CUT | {"cells": {"deep": {"depth": 4, "steps": 60}}} | changes)
 
 
+@pytest.mark.parametrize(
+    ("named", "idle"),
+    [
+        ({"same": {"steps": 20}}, ["same"]),
+        ({"same": {"depth": 2, "tokens": 20 * 256}}, ["same"]),
+        ({"one": {"steps": 30}, "other": {"tokens": 30 * 256}}, ["other"]),
+        ({"one": {"steps": 30}, "again": {"steps": 30}, "same": {"steps": 20}}, ["again", "same"]),
+    ],
+)
+def test_a_named_cell_whose_runs_others_have_is_refused(named: dict[str, Any], idle: list[str]) -> None:
+    """The run that others start from may be that of a cell."""
+    deep: dict[str, Any] = {"deep": {"depth": 2, "steps": 20}}
+    assert len(plan_of(cells=deep | {"one": {"steps": 30}}).cells) == 5
+    with pytest.raises(InputError) as caught:
+        _ = plan_of(cells=deep | named).cells
+    assert [problem.place for problem in caught.value.problems] == [f"cells.{name}" for name in idle]
+
+
 def test_too_few_layers_are_reported_before_anything_is_spent() -> None:
     plan = plan_of(cells={"deep": {"depth": 1, "steps": 60}})
     with pytest.raises(InputError, match=r"recipe\.start: the cell L1-H16-A2-F32 has 1 of the 2 layers that"):
