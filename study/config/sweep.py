@@ -658,6 +658,10 @@ def _problems_between(sections: Mapping[str, Any], kind: type[SweepBase], of_sha
     for section, values in (("vary", vary.get(precision, ())), ("search.space", searched)):
         if len(values) > 1 and "auto" in values:
             yield Problem(f"{section}.{precision}", _AUTO_BESIDE_OTHERS)
+    kinds, data = "data.tokenizer.kind", sections.get("data")
+    if "file" in vary.get(kinds, ()) or (kinds in vary and data is not None and data.tokenizer.kind == "file"):
+        remedy = "write one sweep for each file"
+        yield Problem(f"vary.{kinds}", f"compares tokenisers that are trained on the text, and 'file' is not; {remedy}")
     if (base := sections.get("base")) is None:
         return
     if kind is CellSweep and PRESET in vary:

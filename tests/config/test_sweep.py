@@ -136,6 +136,15 @@ def test_sections_are_compared_even_if_others_cannot_be_read() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "kinds"), [({}, ["wordpiece", "file"]), ({"kind": "file", "path": "v.txt"}, ["wordpiece", "bpe"])]
+)
+def test_a_tokeniser_from_a_file_is_not_compared_with_trained_ones(tokenizer: dict[str, str], kinds: list[str]) -> None:
+    message = "compares tokenisers that are trained on the text, and 'file' is not; write one sweep for each file"
+    actual = problems(data={"tokenizer": tokenizer}, vary={"data.tokenizer.kind": kinds})
+    assert actual == {"vary.data.tokenizer.kind": message}
+
+
 def test_auto_is_no_precision_to_compare() -> None:
     """Its runs would be those of bf16 or fp32, whichever the device has."""
     knob, message = "recipe.precision", "'auto' means bf16 or fp32, depending on the device; list those two to compare them"
