@@ -440,6 +440,15 @@ def test_the_mask_that_embeddings_leave_out_is_that_of_the_tokeniser(here: Path,
     assert one(refusal.of("plan", "x.yaml", f"vary={{{knob}: [none, 4, 7]}}")) == f"vary.{knob}: 7 {remedy}"
 
 
+def test_encoders_that_do_not_fit_into_memory_are_not_timed(refusal: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two layers of width 128 and 30,522 pieces have 4.4M parameters: 17.5 MB, and others stay beside them."""
+    monkeypatch.setattr("study.planning.memory_check.available_memory_bytes", lambda: 30_000_000)
+    monkeypatch.setattr("study.benching.forward_passes.measure", lambda *_: pytest.fail("was timed"))
+    asked = ("latency", "--sequence-length", "8", "--batch", "1", "--shapes")
+    assert one(refusal.of(*asked, "2x128,4x128")).startswith("--models and --shapes: need 36")
+    assert one(refusal.of(*asked, "2x100000")).endswith("but 30 MB are free; give fewer or smaller ones, batches or lengths")
+
+
 EVERY_MISTAKE = [
     (
         ["budgets={flops: [1, 1.0e9], tokens_per_parameter: [1.0e-4]}"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, get_args
 from study.base.errors import InputError, Problem, map_all, shown
 from study.base.grouping import grouped
 from study.base.machine import cores
-from study.base.quantities import listed, plural, read_shape, read_whole_numbers, seconds_text
+from study.base.quantities import bytes_text, listed, plural, read_shape, read_whole_numbers, seconds_text
 from study.config.presets import kind
 from study.counting.architecture import Architecture, changed, unbuildable
 from study.counting.latency import UNLIKE_BERT, check_environment, kind_words, write_table
-from study.counting.memory import Device, WeightFormat
+from study.counting.memory import Device, WeightFormat, inference_memory
 from study.counting.parameters import parameters
 from study.counting.solving import ShapeRules
 
@@ -117,6 +117,7 @@ def measure_into(out: Path, options: LatencyOptions, begin: Callable[[str], Prog
     environment = hardware_environment(options.device)
     check_environment(environment, out)
     settings = grouped(cases, lambda case: (case.batch, case.sequence_length))
+    _check_memory(settings.values(), options.device)
     measured: list[pd.DataFrame] = []
     path = out
     for (batch, length), at in sorted(settings.items(), key=lambda each: math.prod(each[0])):
@@ -124,6 +125,21 @@ def measure_into(out: Path, options: LatencyOptions, begin: Callable[[str], Prog
         measured.append(measure(at, timing, begin(name)))
         path = write_table(measured[-1], environment, out)
     return pd.concat(measured), path
+
+
+def _check_memory(settings: Iterable[Sequence[LatencyCase]], device: Device) -> None:
+    """Raise InputError where the encoders that are timed in turn need more memory together than is free."""
+    from study.planning.memory_check import available_memory_bytes, free_gpu_bytes
+
+    free = available_memory_bytes() if device == "cpu" else free_gpu_bytes([(0,)])[0]
+
+    def needed(cases: Sequence[LatencyCase]) -> int:
+        each = [inference_memory(case.architecture, case.batch, case.sequence_length, case.precision) for case in cases]
+        return sum(memory.weights for memory in each) + max(memory.total - memory.weights for memory in each)
+
+    if (most := max(map(needed, settings))) > free:
+        message = f"need {bytes_text(most)} of memory, but {bytes_text(free)} are free"
+        raise InputError.at("--models and --shapes", f"{message}; give fewer or smaller ones, batches or lengths")
 
 
 def latency_cases(
