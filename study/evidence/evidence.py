@@ -318,5 +318,5 @@ def save_fits(evidence: Evidence) -> None:
             if file.stem not in files:
                 file.unlink(missing_ok=True)
     for name, values in files.items():
-        text = json.dumps(rounded_all(values), indent=1, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(rounded_all(values), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         write_atomically(evidence.folder.fits / f"{name}.json", text.encode() + b"\n")
