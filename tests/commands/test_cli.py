@@ -189,7 +189,7 @@ def test_where_sweeps_are_has_one_name_in_every_command() -> None:
         (["compare", "bert-base"], "roberta-b", {"roberta-base"}),
         (["fit", "t.csv", "--law"], "chinchilla-t", {"chinchilla-tied"}),
         (["score", "x", "--tasks"], "cola,ss", {"cola,sst2"}),
-        (["launch"], "depth_o", {"depth_or_width"}),
+        (["launch"], "depth_c", {"depth_curve"}),
         (["new", "--like"], "demo", {"demo"}),
         (["notebook"], "scal", {"scaling_laws"}),
         (["report"], "results/m", {"results/mine"}),
