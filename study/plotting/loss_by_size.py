@@ -25,13 +25,13 @@ from study.plotting.style import (
     axis_name,
     by_scale,
     cut_long_bars,
-    halo,
     in_unit,
     incomparable,
     legend_below,
     loss_axis,
     mark_plateau,
     panels,
+    readable_on_lines,
     series_styles,
     side_by_side,
     style_key,
@@ -219,7 +219,7 @@ def _write_labels(axes: Axes, runs: pd.DataFrame, styles: Mapping[str, tuple[str
     means = runs.assign(top=top, bottom=bottom)[runs["label"] != ""].drop_duplicates("cell")
     at_place = means.groupby("place")
     below = means.index.isin(at_place["mean_nats"].idxmin()) & (at_place["label"].transform("size") > 2)
-    look: dict[str, Any] = {"textcoords": "offset points", "path_effects": halo()}
+    look: dict[str, Any] = {"textcoords": "offset points", **readable_on_lines()}
     for line, x, name, y in means.loc[below, ["line", "x", "label", "bottom"]].itertuples(index=False):
         axes.annotate(name, (x, y), (0, -5), ha="center", va="top", color=styles[line][0], **look)
     above = means[~below]

@@ -21,10 +21,10 @@ from study.counting.named_models import NamedModel, named
 from study.counting.parameters import Component, parameters
 from study.plotting.style import (
     drawable,
-    halo,
     legend_below,
     log_ticks,
     panels,
+    readable_on_lines,
     save_in,
     size_styles,
     style,
@@ -237,8 +237,8 @@ def draw_latency(data: pd.DataFrame) -> Figure:
                     ha=side,
                     fontsize="x-small",
                     color=colour,
-                    path_effects=halo(),
                     zorder=5,
+                    **readable_on_lines(),
                 )
         axes[0].set_yscale("log")
         axes[0].yaxis.set_major_locator(LogLocator(numticks=12))

@@ -26,7 +26,6 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patheffects import withStroke
 from matplotlib.text import Annotation, Text
 from matplotlib.ticker import FuncFormatter, Locator, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
@@ -453,9 +452,9 @@ def what_bars_show(intervals: pd.Series, tokens: pd.Series) -> str:
     return "no seed replicates, so no intervals" if tokens.any() else "nothing was trained, so seeds do not scatter"
 
 
-def halo() -> list[withStroke]:
-    """White around letters, to be readable on lines."""
-    return [withStroke(linewidth=3, foreground="white")]
+def readable_on_lines() -> dict[str, Any]:
+    """Return what an annotation takes to be readable on lines: a white box, on which an SVG keeps its letters."""
+    return {"bbox": {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.7}}
 
 
 def drawable(data: pd.DataFrame) -> pd.DataFrame:
