@@ -63,8 +63,8 @@ class Variant(NamedTuple):
         return replace(case, batch=self.batch or case.batch)
 
 
-SMALL_BATCH = 8
-"""Sequences per step of the variant in small batches, as many as Trainer's default."""
+SMALL_BATCH = 16
+"""Sequences per step of the variant in small batches, half as many as run_mlm's."""
 
 VARIANTS = {
     "modern2": Variant(PRESETS["modern2"]),
@@ -389,7 +389,7 @@ def measure_time_to_loss(
     for case, our_case in races:
         data, steps = data_of(case), max(1, tokens // case.batch_tokens)
         raced = list(VARIANTS.items())[: 1 if preset_alone or our_case.dtype != case.dtype else None]
-        variants = {name: variant.case(our_case) for name, variant in raced if variant.batch != case.batch}
+        variants = {name: variant.case(our_case) for name, variant in raced if (variant.batch or 0) < case.batch}
         their_rate, our_rates, find = THEIR_RATE, dict.fromkeys(variants, OUR_RATE), best_rate
         for seed in range(seeds):
             with failures_reported(f"{case.shape}, seed {seed}", report):

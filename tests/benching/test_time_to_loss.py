@@ -269,7 +269,7 @@ def test_a_training_that_diverges_is_kept_and_loses(tmp_path: Path, trained: lis
 def test_the_variant_in_small_batches_is_compared_in_tokens(
     tmp_path: Path, trained: list[RaceEntry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batches of 32 and 8 sequences of 16 tokens; every step takes 0.1 s."""
+    """Batches of 32 and 16 sequences of 16 tokens; every step takes 0.1 s."""
     monkeypatch.setattr(racing, "data_of", lambda _: DATA)
     monkeypatch.setattr(racing, "prepare", lambda _: None)
     monkeypatch.setattr(racing, "step_seconds", lambda entries, rounds: [[0.1] * rounds for _ in entries])
@@ -277,15 +277,15 @@ def test_the_variant_in_small_batches_is_compared_in_tokens(
     large = replace(CASE, batch=32)
     racing.measure_time_to_loss([RaceCases(large, large)], 64 * 512, 2, 3, tmp_path, rows.append)
     assert [row["error"] for row in rows] == [None] * 2 * len(racing.VARIANTS)
-    small = [row for row in rows if row["variant"] == "modern2, 8 sequences a step"]
+    small = [row for row in rows if row["variant"] == "modern2, 16 sequences a step"]
     assert [(row["seed"], row["their_batch"], row["batch"], row["tokens"]) for row in small] == [
-        (0, 32, 8, 64 * 512),
-        (1, 32, 8, 64 * 512),
+        (0, 32, 16, 64 * 512),
+        (1, 32, 16, 64 * 512),
     ]
     for row in small:
         assert row["fewer_tokens"] == row["tokens"] / row["our_tokens"]
-        assert row["faster"] == pytest.approx(row["fewer_tokens"] / 4), "four times the steps a token"
-        assert "8 x 16" in as_line("time-to-loss", row)
+        assert row["faster"] == pytest.approx(row["fewer_tokens"] / 2), "twice the steps a token"
+        assert "16 x 16" in as_line("time-to-loss", row)
     assert {row["their_rate"] for row in rows} == {row["our_rate"] for row in rows} == {8e-3}
     rows.clear()
     racing.measure_time_to_loss([RaceCases(CASE, CASE)], 8192, 1, 1, tmp_path, rows.append)
