@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,14 @@ LEAST_SHAPES = 3
 
 @dataclass(frozen=True)
 class Scatter:
-    """The variance of a cell's loss about a smooth curve over rates, pooled over a sweep, and its degrees of freedom."""
+    """The variance of a run's loss, pooled over a sweep, and its degrees of freedom.
+
+    `about`: what losses scatter about, the mean over seeds at one rate, or a smooth curve over rates.
+    """
 
     variance: float
     freedom: int
+    about: Literal["seeds", "parabolas"]
 
     @property
     def deviation_nats(self) -> float:
@@ -75,7 +79,7 @@ def rate_transfers_of(cells: Sequence[CellResult]) -> tuple[RateTransfer, ...]:
     """How far the best rate moves in each variant at its largest budget where `LEAST_SHAPES` shapes or more were tuned."""
     tuned = [cell for cell in cells if cell.usable and len(cell.rates.tried) > 1]
     last = {setting: (budget, members) for (setting, budget), members in by_variant_and_budget(tuned).items()}
-    scatter = scatter_of(cell.rates for cell in tuned)
+    scatter = scatter_of([cell.rates for cell in tuned])
     return tuple(
         _transfer(setting, budget, members, scatter)
         for setting, (budget, members) in last.items()
@@ -119,16 +123,37 @@ def _studentized_range(count: int, freedom: int) -> float:
 
 
 def vertex_variance(search: RateSearch) -> float:
-    """Return the variance of the logarithm of a vertex for losses of variance 1, by the delta method."""
-    best = next(place for place, rate in enumerate(search.tried) if rate.learning_rate == search.chosen)
-    log_rates, losses = _points(search, search.tried[best - 1 : best + 2])
+    """Return the variance of the logarithm of a vertex for runs whose losses have variance 1, by the delta method."""
+    around = _around_best(search)
+    log_rates, losses = _points(search, around)
     by_square, by_linear, _ = np.linalg.inv(np.vander(log_rates, 3))
     square, linear = by_square @ losses, by_linear @ losses
     slopes = (linear * by_square / square - by_linear) / (2 * square)
-    return float(slopes @ slopes)
+    return float(slopes**2 @ [1 / (len(rate.trials) - rate.unlearned) for rate in around])
 
 
-def scatter_of(searches: Iterable[RateSearch]) -> Scatter | None:
+def scatter_of(searches: Sequence[RateSearch]) -> Scatter | None:
+    """Return how far losses scatter over seeds, if rates around a vertex were tried at several, else about parabolas."""
+    return _scatter_over_seeds(searches) or _scatter_about_parabolas(searches)
+
+
+def _scatter_over_seeds(searches: Iterable[RateSearch]) -> Scatter | None:
+    """Return how far runs of one rate scatter over seeds, at the best rates and their neighbours."""
+    rates = [rate for search in searches if search.optimum is not None for rate in _around_best(search)]
+    losses = [[loss for trial in rate.trials if (loss := trial.usable_loss_nats) is not None] for rate in rates]
+    repeated = [of_rate for of_rate in losses if len(of_rate) > 1]
+    freedom = sum(len(of_rate) - 1 for of_rate in repeated)
+    squares = sum(float(np.var(of_rate)) * len(of_rate) for of_rate in repeated)
+    return Scatter(squares / freedom, freedom, "seeds") if repeated else None
+
+
+def _around_best(search: RateSearch) -> Sequence[TriedRate]:
+    """Return the chosen rate between its neighbours."""
+    best = next(place for place, rate in enumerate(search.tried) if rate.learning_rate == search.chosen)
+    return search.tried[best - 1 : best + 2]
+
+
+def _scatter_about_parabolas(searches: Iterable[RateSearch]) -> Scatter | None:
     """Return how far losses miss the parabola through the four rates nearest to the chosen one; None if none has four.
 
     Four losses leave one degree of freedom: their third divided difference, which is 0 for every parabola.
@@ -143,7 +168,7 @@ def scatter_of(searches: Iterable[RateSearch]) -> Scatter | None:
             apart = log_rates[:, None] - log_rates + np.eye(4)
             weights = 1 / apart.prod(axis=1)
             squares.append(float((weights @ losses) ** 2 / (weights @ weights)))
-    return Scatter(sum(squares) / len(squares), len(squares)) if squares else None
+    return Scatter(sum(squares) / len(squares), len(squares), "parabolas") if squares else None
 
 
 def _points(search: RateSearch, rates: Iterable[TriedRate]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
