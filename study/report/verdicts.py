@@ -360,7 +360,7 @@ def _rate_scatter(transfers: Sequence[RateTransfer]) -> str:
     """Return what the intervals of moving rates rest on."""
     if (scatter := transfers[0].scatter) is None:
         return " No cell tried four rates that learned, so that the scatter of losses over rates is unknown."
-    about = {"seeds": "over seeds at one rate", "parabolas": "about parabolas through four rates"}[scatter.about]
+    about = {"seeds": "over seeds", "parabolas": "about parabolas through four rates"}[scatter.about]
     freedom = f"{plural(scatter.freedom, 'degree')} of freedom"
     return f" Intervals are Tukey and Kramer's: losses scatter by {scatter.deviation_nats:.2g} nats {about} ({freedom})."
 
