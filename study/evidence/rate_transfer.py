@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.stats import studentized_range
 
 from study.base.quantities import budget_words
-from study.base.statistics import CONFIDENCE
+from study.base.statistics import CONFIDENCE, pooled_variance
 from study.config.recipe import Budget
 from study.evidence.cells import CellResult, by_variant_and_budget
 from study.evidence.learning_rates import RateSearch, TriedRate
@@ -140,11 +140,9 @@ def scatter_of(searches: Sequence[RateSearch]) -> Scatter | None:
 def _scatter_over_seeds(searches: Iterable[RateSearch]) -> Scatter | None:
     """Return how far runs of one rate scatter over seeds, at the best rates and their neighbours."""
     rates = [rate for search in searches if search.optimum is not None for rate in _around_best(search)]
-    losses = [[loss for trial in rate.trials if (loss := trial.usable_loss_nats) is not None] for rate in rates]
-    repeated = [of_rate for of_rate in losses if len(of_rate) > 1]
-    freedom = sum(len(of_rate) - 1 for of_rate in repeated)
-    squares = sum(float(np.var(of_rate)) * len(of_rate) for of_rate in repeated)
-    return Scatter(squares / freedom, freedom, "seeds") if repeated else None
+    losses = ([loss for trial in rate.trials if (loss := trial.usable_loss_nats) is not None] for rate in rates)
+    variance, freedom = pooled_variance(losses)
+    return Scatter(variance, freedom, "seeds") if freedom else None
 
 
 def _around_best(search: RateSearch) -> Sequence[TriedRate]:
