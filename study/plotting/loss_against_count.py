@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator
 
 from study.base.quantities import plural
 from study.evidence.cells import CellResult, by_budget
@@ -108,6 +109,8 @@ class LossAgainstParameters:
                     _draw_cells(panel, cell, styles[str(line)])
             counted = "all parameters" if self.count == "parameters" else self.count
             finish_cells(figure, [*axes.values()], data, f"final loss against {counted}")
+            if len(sizes := data[self.count].unique()) == 1:
+                next(iter(axes.values())).xaxis.set_major_locator(FixedLocator(sizes))
             front = _front_key(data[data["on_front"]].groupby("panel")[self.count].nunique(), "Pareto front at equal budget")
             legend_below(figure, [*line_key(styles, linestyle="none"), *front])
         return figure

@@ -33,6 +33,7 @@ from study.plotting.style import (
     log_ticks,
     loss_axis,
     panels,
+    readable_on_lines,
     style,
     theme,
     title_above,
@@ -240,7 +241,6 @@ def _in_points(axes: Axes, cells: pd.DataFrame) -> NDArray[np.float64]:
 def _annotate(axes: Axes, text: str, at: tuple[float, float], above: int, colour: str, aside: int = 0) -> None:
     """Write text above and beside a point: centred, or with its near end there."""
     align = "center" if aside == 0 else "left" if aside > 0 else "right"
-    behind = {"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
     above_lines = 5 if colour == "black" else 2
-    looks: dict[str, Any] = {"ha": align, "color": colour, "fontsize": "small", "bbox": behind, "zorder": above_lines}
+    looks: dict[str, Any] = {"ha": align, "color": colour, "fontsize": "small", "zorder": above_lines, **readable_on_lines()}
     axes.annotate(text, at, (aside, above), textcoords="offset points", **looks)

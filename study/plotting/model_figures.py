@@ -184,8 +184,8 @@ def _contours(panel: Axes, data: pd.DataFrame, size: str, levels: np.ndarray, ma
     for depth, width, name in marked:
         position = (float(np.log2(depth)), float(np.log2(width)))
         panel.plot(*position, "o", color="white", markeredgecolor="black", markersize=5)
-        label = panel.annotate(name, position, (0, 6), textcoords="offset points", ha="center", fontsize="small")
-        label.set_bbox({"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1})
+        look = {"ha": "center", "fontsize": "small", **readable_on_lines()}
+        panel.annotate(name, position, (0, 6), textcoords="offset points", **look)
 
 
 PARAMETERS = "parameters_encoder"

@@ -475,6 +475,8 @@ def test_loss_against_parameters_has_a_panel_a_budget_where_equal_parameters_sta
     assert all("side by side" in axes.get_xlabel() for axes in figure.axes)
     apart = data[(data["heads"] == 2) & (data["panel"] == "1M tokens")]
     assert "front" in str([text.get_text() for text in figure.legends[0].get_texts()])
+    one_size = data[data["depth"] == 1]
+    assert AGAINST_PARAMETERS.draw(one_size).axes[0].get_xticks().tolist() == [one_size["parameters"].iloc[0]]
     alone = AGAINST_PARAMETERS.draw(apart.assign(place=apart["parameters"]))
     assert "side by side" not in alone.axes[0].get_xlabel()
     assert "front" not in str([text.get_text() for text in alone.legends[0].get_texts()])
