@@ -190,8 +190,8 @@ def export(folder: Path, into: Path, push: str | None, results: Path) -> None:
     for exported in written:
         for note in exported.notes:
             echo(note)
-        opened = f"transformers.{exported.class_name}.from_pretrained({str(exported.folder)!r})"
-        echo(f"{exported.parameters:,} parameters: {exported.folder}; open it with {opened}, or any Auto class")
+        opened = f"transformers.{exported.opened_at(repr(str(exported.folder)))}"
+        echo(f"{exported.parameters:,} parameters: {exported.folder}; open it with {opened}, or {exported.other_classes}")
     if push is not None:
         echo(f"Pushed to {upload(written[0].folder, push)}; its README.md wants a licence")
 

@@ -74,6 +74,7 @@ class TransformersClass:
     - `dropouts`, `special`: its names of dropout rates, and of the special pieces whose ids it stores.
     - `pretraining`: the class with a pair head too, `detecting`: that with a detector of replaced tokens in place of the MLM
       head, None if there is none.
+    - `has_pooler`: whether the class of its bare encoder makes a pooler unless told not to.
     - `also`: other model types of the same class. `first_position`: the first row of its position table that is used.
     - `exported`: whether encoders are written as this class; others compute what a plainer one does, or are not in
       transformers.
@@ -93,6 +94,7 @@ class TransformersClass:
     special: tuple[str, ...] = ("pad",)
     pretraining: str | None = None
     detecting: str | None = None
+    has_pooler: bool = False
 
     def name_for(self, architecture: Architecture) -> str:
         """Return the class with all heads of an architecture that it has."""
@@ -103,6 +105,11 @@ class TransformersClass:
     also: tuple[str, ...] = ()
     first_position: int = 0
     exported: bool = True
+
+    @property
+    def encoder_name(self) -> str:
+        """The class of its encoder without a head."""
+        return f"{self.name.removesuffix('ForMaskedLM')}Model"
 
     @property
     def has_segments(self) -> bool:
@@ -286,7 +293,9 @@ _MOBILEBERTS = {
 }
 
 TRANSFORMERS_CLASSES = (
-    TransformersClass("bert", "BertForMaskedLM", _berts("bert") | _BERTS_PAIRS, pretraining="BertForPreTraining"),
+    TransformersClass(
+        "bert", "BertForMaskedLM", _berts("bert") | _BERTS_PAIRS, pretraining="BertForPreTraining", has_pooler=True
+    ),
     TransformersClass(
         "roformer",
         "RoFormerForMaskedLM",
@@ -301,6 +310,7 @@ TRANSFORMERS_CLASSES = (
         _berts("bert", ("attention.ln", "ln"), final_norm="encoder.ln") | _BERTS_PAIRS,
         kind={"norm": "pre"},
         pretraining="MegatronBertForPreTraining",
+        has_pooler=True,
     ),
     TransformersClass(
         "esm",
@@ -312,6 +322,7 @@ TRANSFORMERS_CLASSES = (
         usual=_BERTS_USUAL | {"position_embedding_type": "rotary", "emb_layer_norm_before": False},
         left_out={"position_embedding_type": "absolute"},
         special=("pad", "mask"),
+        has_pooler=True,
     ),
     TransformersClass(
         "electra",
@@ -331,6 +342,7 @@ TRANSFORMERS_CLASSES = (
         left_out={"embedding_size": 128, "num_hidden_groups": 1, "hidden_act": "gelu_new"},
         special=("pad", "bos", "eos"),
         pretraining="AlbertForPreTraining",
+        has_pooler=True,
     ),
     TransformersClass(
         "modernbert",
@@ -414,6 +426,7 @@ TRANSFORMERS_CLASSES = (
             "hidden_act": "relu",
         },
         pretraining="MobileBertForPreTraining",
+        has_pooler=True,
     ),
     TransformersClass(
         "distilbert",

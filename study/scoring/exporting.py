@@ -37,13 +37,48 @@ LICENCE = "other"
 
 
 @dataclass(frozen=True)
+class Kind:
+    """What an exported encoder is: in words, and by the hub's names of its task."""
+
+    words: str
+    task: str
+
+
+MASKED = Kind("A masked language model", "fill-mask")
+DETECTOR = Kind("An encoder trained to detect replaced tokens", "feature-extraction")
+GENERATOR = Kind("A masked language model, the generator of an encoder that detects replaced tokens,", "fill-mask")
+HEADLESS = Kind("An encoder without an MLM head", "feature-extraction")
+
+
+@dataclass(frozen=True)
 class Exported:
-    """A folder of an export, its class of transformers, its parameters, and what differs from the run."""
+    """A folder of an export: what it holds, its family and class of transformers, and what differs from the run.
+
+    `parameters` counts what is written, without a head that is left out.
+    """
 
     folder: Path
+    kind: Kind
+    architecture: Architecture
+    family: TransformersClass
     class_name: str
     parameters: int
     notes: tuple[str, ...] = ()
+
+    @property
+    def non_embedding(self) -> int:
+        """Its parameters less the head and the tables."""
+        return parameters(self.architecture).parameters_non_embedding
+
+    def opened_at(self, place: str) -> str:
+        """Return the call that opens it; a pooler would be one of random weights."""
+        options = ", add_pooling_layer=False" if self.kind is HEADLESS and self.family.has_pooler else ""
+        return f"{self.class_name}.from_pretrained({place}{options})"
+
+    @property
+    def other_classes(self) -> str:
+        """What else opens it, in words."""
+        return "any Auto class" + (" but that for masked language models" if self.kind is HEADLESS else "")
 
 
 def export(run: Pretrained, folder: Path) -> list[Exported]:
@@ -52,8 +87,8 @@ def export(run: Pretrained, folder: Path) -> list[Exported]:
     An encoder that detects replaced tokens and its generator are written into folders within it.
 
     `model_max_length` is the sequence length of pre-training, even with more positions: those are untrained. An encoder without
-    a trained MLM head is written without one. Raises InputError where the folder is not empty, no class of transformers
-    computes the same, or weights or text are gone.
+    a trained MLM head is written without one, for the class of the encoder alone. Raises InputError where the folder is not
+    empty, no class of transformers computes the same, or weights or text are gone.
     """
     _check_empty(folder)
     architecture, state = run.config.architecture, run.state()
@@ -61,48 +96,56 @@ def export(run: Pretrained, folder: Path) -> list[Exported]:
         state = {name: tensor for name, tensor in state.items() if not name.startswith(DECODER_POSITIONS)}
     family = class_for(architecture.model_copy(update={"enhanced_mask_decoder": False}))
     if (generator := architecture.generator) is None:
-        return [_export(run, folder, architecture, family, state)]
+        record = run.folder.record()
+        headless = architecture.enhanced_mask_decoder or (record is not None and record.untrained_head)
+        return [_export(run, _described(folder, HEADLESS if headless else MASKED, architecture, family), state)]
     return [
-        _export(run, folder / "discriminator", architecture, family, state),
-        _export(run, folder / "generator", generator, family, generator_state(state)),
+        _export(run, _described(folder / "discriminator", DETECTOR, architecture, family), state),
+        _export(run, _described(folder / "generator", GENERATOR, generator, family), generator_state(state)),
     ]
 
 
-def _export(
-    run: Pretrained, folder: Path, architecture: Architecture, family: TransformersClass, state: Mapping[str, Tensor]
-) -> Exported:
-    record, content = run.folder.record(), run.folder.content(run.folder.record_file)
-    assert record is not None, "a completed run has a record"
-    assert content is not None
-    weights = {name: tensor.clone() for name, tensor in their_weights(state, architecture, family).items()}
-    headless = record.untrained_head or architecture.enhanced_mask_decoder
-    if headless:
-        weights = without_mlm_head(weights, family)
-    files = {
-        "README.md": model_card(record, readable_scores([run.folder]), family.name_for(architecture)).encode(),
-        "record.json": content,
-        "tokenizer.json": _with_brackets(run.tokenizer, run.special).to_str(pretty=True).encode(),
-        "tokenizer_config.json": _json(_tokenizer_config(run, family)),
-        "model.safetensors": safetensors.torch.save(weights, {"format": "pt"}),
-        "config.json": _json(their_config(architecture, run.special, run.config.recipe.dropout, family)),
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        write_atomically(folder / name, content)
+def _described(folder: Path, kind: Kind, architecture: Architecture, family: TransformersClass) -> Exported:
+    name = family.encoder_name if kind is HEADLESS else family.name_for(architecture)
     lacking = architecture.pair_head and family.pretraining is None
     written = architecture.model_copy(update={"pair_head": architecture.pair_head and not lacking})
     own = [
         each.count
         for each in parameters(written).components
-        if not each.name.startswith(OF_GENERATOR) and not (headless and each.part == "head")
+        if not each.name.startswith(OF_GENERATOR) and not (kind is HEADLESS and each.part == "head")
     ]
-    name = family.name_for(architecture)
     notes = [f"The head for pairs of segments is left out, since {name} has none."] if lacking else []
     if architecture.enhanced_mask_decoder:
-        notes.append(f"The MLM head is left out, since {name} has no enhanced mask decoder for it to read.")
+        notes.append(f"The MLM head is left out, since {family.name} has no enhanced mask decoder for it to read.")
+    elif kind is HEADLESS:
+        notes.append("The MLM head is left out, since the encoder was imported without one and it is untrained.")
     if architecture.trigram_embedding:
         notes.append(f"{name} reads [PAD] beside the last token of a padded sequence, and a run here nothing.")
-    return Exported(folder, name, sum(own), tuple(notes))
+    return Exported(folder, kind, architecture, family, name, sum(own), tuple(notes))
+
+
+def _export(run: Pretrained, exported: Exported, state: Mapping[str, Tensor]) -> Exported:
+    record, content = run.folder.record(), run.folder.content(run.folder.record_file)
+    assert record is not None, "a completed run has a record"
+    assert content is not None
+    architecture, family = exported.architecture, exported.family
+    weights = {name: tensor.clone() for name, tensor in their_weights(state, architecture, family).items()}
+    if exported.kind is HEADLESS:
+        weights = without_mlm_head(weights, family)
+    config = their_config(architecture, run.special, run.config.recipe.dropout, family)
+    scored = [] if exported.kind is GENERATOR else readable_scores([run.folder])
+    files = {
+        "README.md": model_card(record, scored, exported).encode(),
+        "record.json": content,
+        "tokenizer.json": _with_brackets(run.tokenizer, run.special).to_str(pretty=True).encode(),
+        "tokenizer_config.json": _json(_tokenizer_config(run, family)),
+        "model.safetensors": safetensors.torch.save(weights, {"format": "pt"}),
+        "config.json": _json(config | {"architectures": [exported.class_name]}),
+    }
+    exported.folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        write_atomically(exported.folder / name, content)
+    return exported
 
 
 def push(folder: Path, repository: str) -> str:
@@ -151,28 +194,26 @@ def _json(values: dict[str, Any]) -> bytes:
     return json.dumps(values, indent=2).encode() + b"\n"
 
 
-def model_card(record: RunRecord, scored: list[ScoreRecord], class_name: str) -> str:
+def model_card(record: RunRecord, scored: list[ScoreRecord], exported: Exported) -> str:
     """Markdown that says what the encoder is, how it was trained, on what, and how well it does.
 
     Paths are cut to their last part. Only the scores of this run at their chosen knobs are listed, a line a series
     (study.store.score_records.series), and none of random weights.
     """
-    detects = record.config.recipe.detects_replaced
-    task, kind = ("feature-extraction", "electra") if detects else ("fill-mask", "bert")
-    what = "An encoder trained to detect replaced tokens, with its generator" if detects else "A masked language model"
-    head = {"library_name": "transformers", "pipeline_tag": task, "license": LICENCE, "tags": [task, kind]}
-    shape, sizes = record.config.architecture.shape_name, (record.parameters, record.parameters_non_embedding)
+    kind, name = exported.kind, exported.class_name
+    tags = [kind.task, exported.family.model_type]
+    head = {"library_name": "transformers", "pipeline_tag": kind.task, "license": LICENCE, "tags": tags}
     return "\n".join(
         [
             f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n",
-            f"# {escape(shape)}\n",
-            f"{what} of {sizes[0]:,} parameters ({sizes[1]:,} without embeddings),",
-            f"trained from run `{record.run_id}` of the sweep {code(record.sweep)} with Scaling Study.\n",
-            "```python\nfrom transformers import AutoTokenizer, " + class_name + "\n",
-            f'model = {class_name}.from_pretrained("THIS_REPOSITORY")',
+            f"# {escape(exported.architecture.shape_name)}\n",
+            f"{kind.words} of {exported.parameters:,} parameters ({exported.non_embedding:,} without embeddings),",
+            f"written from run `{record.run_id}` of the sweep {code(record.sweep)} with Scaling Study.\n",
+            f"```python\nfrom transformers import AutoTokenizer, {name}\n",
+            "model = " + exported.opened_at('"THIS_REPOSITORY"'),
             'tokenizer = AutoTokenizer.from_pretrained("THIS_REPOSITORY")\n```\n',
             "## Results\n",
-            _results(record),
+            _results(record, kind),
             *_scores(scored),
             "\n## Training\n",
             table(("knob", "value"), _config(record).items()),
@@ -182,22 +223,25 @@ def model_card(record: RunRecord, scored: list[ScoreRecord], class_name: str) ->
     )
 
 
-def _results(record: RunRecord) -> str:
+def _results(record: RunRecord, kind: Kind) -> str:
+    """Return the table of a run's results, for the card of a generator its own alone."""
     rows: list[tuple[str, object]] = []
-    if record.loss_nats is not None:
+    if record.loss_nats is not None and kind is not GENERATOR:
         loss = plus_minus(record.loss_nats, record.loss_standard_error_nats)
-        of = "token, of detecting whether it was replaced" if record.config.recipe.detects_replaced else "masked token"
+        of = "token, of detecting whether it was replaced" if kind is DETECTOR else "masked token"
         rows.append((f"validation loss, nats per {of}", loss))
     if record.generator_loss_nats is not None:
-        rows.append(("validation loss of the generator, nats per masked token", f"{record.generator_loss_nats:.4f}"))
-    if record.order_gain_nats is not None:
+        of = "" if kind is GENERATOR else " of the generator"
+        rows.append((f"validation loss{of}, nats per masked token", f"{record.generator_loss_nats:.4f}"))
+    if record.order_gain_nats is not None and kind is not GENERATOR:
         gain = plus_minus(record.order_gain_nats, record.order_gain_standard_error_nats)
         rows.append(("what the order of words is worth, nats", gain))
-    if record.accuracy is not None:
-        at = "ordinary" if record.config.recipe.detects_replaced else "masked"
-        rows.append((f"accuracy at {at} tokens", f"{record.accuracy:.4f}"))
-    rows += [("training tokens", f"{record.tokens:,}"), ("training FLOPs", f"{record.train_flops:.3g}")]
-    return table(("", "value"), rows)
+    accuracy = record.generator_accuracy if kind is GENERATOR else record.accuracy
+    if accuracy is not None:
+        rows.append((f"accuracy at {'ordinary' if kind is DETECTOR else 'masked'} tokens", f"{accuracy:.4f}"))
+    if record.tokens:
+        rows += [("training tokens", f"{record.tokens:,}"), ("training FLOPs", f"{record.train_flops:.3g}")]
+    return table(("", "value"), rows) if rows else "It has no loss, for lack of an MLM head.\n"
 
 
 def _scores(scored: list[ScoreRecord]) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 import yaml
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
@@ -28,9 +30,11 @@ from study.scoring.pretrained import Pretrained
 from study.store.run_folder import RunFolder
 from study.store.score_records import readable_scores
 from study.store.sweep_folder import SweepFolder
+from study.training.execution import Execution
+from study.training.importing import import_encoder
 from tests.small import config, trained, write_corpus
 from tests.synthetic_scores import TASKS, add_score
-from tests.transformers_models import CLASSES, DEBERTA
+from tests.transformers_models import CLASSES, DEBERTA, theirs_of
 
 FAST = ("BertForMaskedLM", "ModernBertForMaskedLM")
 
@@ -204,7 +208,8 @@ def test_a_model_card_averages_seeds_of_one_setting_and_lists_no_random_weights(
         add_score(SweepFolder(tmp_path), record, "sst2", score, "fine_tune", seed, 0.89 + seed / 100)
         add_score(SweepFolder(tmp_path), record, "sst2", score, "fine_tune", seed, 0.5, few)
         add_score(SweepFolder(tmp_path), record, "sst2", score, "random_init", seed, 0.6)
-    lines = [line for line in model_card(record, readable_scores([run]), "BertForMaskedLM").splitlines() if "sst2" in line]
+    (exported,) = export(Pretrained(run), tmp_path / "new")
+    lines = [line for line in model_card(record, readable_scores([run]), exported).splitlines() if "sst2" in line]
     assert lines == [
         r"| sst2 | fine\_tune | accuracy | 0.9000 | 3 |",
         r"| sst2 (max\_train\_examples=50) | fine\_tune | accuracy | 0.5000 | 3 |",
@@ -221,11 +226,54 @@ def test_a_mask_decoder_stays_with_its_run_and_its_encoder_is_exported(study: An
     note = "The MLM head is left out, since DebertaForMaskedLM has no enhanced mask decoder for it to read."
     counted = parameters(record.config.architecture).parameters_encoder
     assert out.startswith(f"{note}\n{counted:,} parameters: ")
-    theirs, report = AutoModel.from_pretrained(tmp_path / "new", output_loading_info=True)
-    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    theirs = opened_as_said(out, tmp_path / "new")
+    assert type(theirs).__name__ == "DebertaModel"
     tokens = torch.randint(5, 90, (2, 12), generator=torch.Generator().manual_seed(0))
     encoder = Pretrained(run).masked_language_model().eval().encoder
     torch.testing.assert_close(theirs.eval()(tokens).last_hidden_state, encoder(tokens), atol=1e-5, rtol=0)
+
+
+POOLED = ("BertForMaskedLM", "MegatronBertForMaskedLM", "EsmForMaskedLM", "AlbertForMaskedLM", "MobileBertForMaskedLM")
+"""The classes whose bare encoder has a pooler, which no weights here belong to."""
+
+
+def opened_as_said(out: str, into: Path) -> Any:
+    """The model that the last line of an export and its card open, with every weight its own, and named so in the config."""
+    named, options = re.findall(rf"open it with transformers\.(\w+)\.from_pretrained\('{into}'(.*?)\)", out)[-1]
+    card, written = (into / "README.md").read_text(), json.loads((into / "config.json").read_bytes())
+    assert f'model = {named}.from_pretrained("THIS_REPOSITORY"{options})' in card
+    assert written["architectures"] == [named]
+    given = {"add_pooling_layer": False} if options else {}
+    theirs, report = getattr(transformers, named).from_pretrained(into, output_loading_info=True, **given)
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert options == (", add_pooling_layer=False" if given else "")
+    return theirs.eval()
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in CLASSES])
+def test_an_encoder_imported_without_a_head_is_exported_as_one(study: Any, place: Path, tmp_path: Path, name: str) -> None:
+    toy = run_of(place, **CLASSES[name])
+    source = theirs_of(Pretrained(toy).masked_language_model()).base_model
+    source.save_pretrained(tmp_path / "source")
+    (tmp_path / "source" / "tokenizer.json").write_text(Pretrained(toy).tokenizer.to_str())
+    data = toy.config().data
+    run = import_encoder(str(tmp_path / "source"), SweepFolder(tmp_path / "into"), data, Execution(), "fp32")
+    status, out, _ = study("export", run.path, "--into", tmp_path / "new")
+    assert status == 0
+    assert out.startswith("The MLM head is left out, since the encoder was imported without one and it is untrained.\n")
+    counted = parameters(run.config().architecture)
+    assert f"\n{counted.parameters_encoder:,} parameters: " in out
+    theirs, tokens = opened_as_said(out, tmp_path / "new"), torch.randint(5, 90, (2, 12))
+    assert type(theirs) is type(source)
+    assert (name in POOLED) is ("add_pooling_layer" in out)
+    expected = source.eval()(tokens).last_hidden_state
+    torch.testing.assert_close(theirs(tokens).last_hidden_state, expected, atol=1e-5, rtol=0)
+    card = (tmp_path / "new" / "README.md").read_text()
+    head = yaml.safe_load(card.split("---\n")[1])
+    assert (head["pipeline_tag"], head["tags"]) == ("feature-extraction", ["feature-extraction", source.config.model_type])
+    non_embedding = f"{counted.parameters_non_embedding:,} without embeddings"
+    assert f"An encoder without an MLM head of {counted.parameters_encoder:,} parameters ({non_embedding})," in card
+    assert not any(words in card for words in ("fill-mask", "ForMaskedLM", "training tokens", "masked language model"))
 
 
 def test_what_no_class_of_transformers_computes_is_refused_with_what_each_has(study: Any, place: Path, tmp_path: Path) -> None:

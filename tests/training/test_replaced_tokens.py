@@ -170,9 +170,10 @@ def test_both_encoders_are_exported_and_opened_by_transformers(
     a, ours = wanted.architecture, Pretrained(run).masked_language_model()
     assert a.generator is not None
     own = sum(each.count for each in parameters(a).components if not each.name.startswith(OF_GENERATOR))
+    its = parameters(a.generator).parameters
     assert [line.partition(";")[0] for line in out.splitlines()] == [
         f"{own:,} parameters: {into}/discriminator",
-        f"{parameters(a.generator).parameters:,} parameters: {into}/generator",
+        f"{its:,} parameters: {into}/generator",
     ]
     read = AutoTokenizer.from_pretrained(into / "discriminator")(["kame gila", "nome"], padding=True, return_tensors="pt")
     tokens, attended = read["input_ids"], read["attention_mask"].bool()
@@ -186,7 +187,14 @@ def test_both_encoders_are_exported_and_opened_by_transformers(
         torch.testing.assert_close(theirs.eval()(**read).logits[attended], expected[attended], atol=1e-5, rtol=0)
     bare = AutoModel.from_pretrained(into / "discriminator").eval()(**read).last_hidden_state
     torch.testing.assert_close(bare[attended], ours.encoder(tokens, None, attended)[attended], atol=1e-5, rtol=0)
-    assert "token, of detecting whether it was replaced" in (into / "discriminator" / "README.md").read_text()
+    cards = {part: (into / part / "README.md").read_text() for part in ("discriminator", "generator")}
+    for part, kind, size in (
+        ("discriminator", "feature-extraction", f"detect replaced tokens of {own:,}"),
+        ("generator", "fill-mask", f"the generator of an encoder that detects replaced tokens, of {its:,}"),
+    ):
+        assert (f"pipeline_tag: {kind}\n" in cards[part], f"{size} parameters" in cards[part]) == (True, True)
+        assert ("token, of detecting whether it was replaced" in cards[part]) is (part == "discriminator")
+    assert f"# {a.generator.shape_name}\n" in cards["generator"]
 
 
 def test_an_encoder_that_no_electra_computes_is_not_exported(study: Any, corpus: Path, tmp_path: Path) -> None:
