@@ -51,6 +51,13 @@ _OF_TRAIN = re.compile(r"-train(-\d{5}-of-\d{5})?\.arrow$")
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.parquet")
 """A Parquet file of a split, as the hub names it."""
 
+_SPLIT_WORDS = {"train": "train", "training": "train"}
+_SPLIT_WORDS |= dict.fromkeys(("validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation"), "other")
+"""The words by which `datasets` knows the split of a file, with whether it is train."""
+
+_NAMED_SPLIT = re.compile(rf"(?:(.*)[._-])?({'|'.join(_SPLIT_WORDS)})(?:[._-]?\d+(?:-of-\d+)?)?")
+"""The name of a split's file without its suffix: what precedes the split's word, the word, and a shard's number."""
+
 
 @dataclass(frozen=True)
 class Document:
@@ -224,7 +231,8 @@ def corpus_files(corpus: str) -> CorpusFiles:
     """Return the files of a corpus: the path itself, or all files of known kinds below a folder, sorted.
 
     Hidden files are ignored, and links to folders skipped. Of a `save_to_disk` dataset only the files it names are read; of
-    several splits, only train, as in the cache of `load_dataset` and in a copy of a hub dataset.
+    several splits, only train, as in the cache of `load_dataset`, in a copy of a hub dataset, and where files or folders side
+    by side are named as splits (train.jsonl and test.jsonl, wiki.train.txt and wiki.valid.txt, train/ and dev/).
 
     Raises InputError for a path without readable files, or without the split train.
     """
@@ -265,8 +273,9 @@ def _files_at(corpus: str) -> CorpusFiles:
 def _files_in(folder: Path) -> CorpusFiles:
     below = [file for file in (*files_below(folder), *_linked_folders(folder)) if not _is_hidden(file.relative_to(folder))]
     files = sorted(below)
-    unread = {file for left_out in map(_left_out_by, files) for file in left_out} | _other_splits(files)
-    known = (file for file in files if kind_of(file) is not None and (file.is_file() or not file.exists()))
+    known = [file for file in files if kind_of(file) is not None and (file.is_file() or not file.exists())]
+    unread = {file for left_out in map(_left_out_by, files) for file in left_out}
+    unread |= _other_shards(files) | _other_splits(known, folder)
     read = {file for file in known if not unread & {file, *file.parents}}
     others = (file for file in files if file not in read and file.name not in _OF_A_DATASET)
     return CorpusFiles(tuple(sorted(read)), tuple(others))
@@ -300,10 +309,25 @@ def _left_out_by(file: Path) -> Iterator[Path]:
         yield from (other for other in file.parent.glob("*.arrow") if other.name not in names)
 
 
-def _other_splits(files: Iterable[Path]) -> set[Path]:
+def _other_shards(files: Iterable[Path]) -> set[Path]:
     splits = {file: (file.parent, shard[1]) for file in files if (shard := _SHARD.fullmatch(file.name))}
     trains = {folder for folder, split in splits.values() if split == "train"}
     return {file for file, (folder, split) in splits.items() if split != "train" and folder in trains}
+
+
+def _other_splits(files: Iterable[Path], folder: Path) -> set[Path]:
+    """Return the files and subfolders that are named as another split beside one that is named as train."""
+    below = {path for file in files for path in (file, *file.parents) if folder in path.parents}
+    splits = {path: split for path in below if (split := _split_named(path)) is not None}
+    trains = {(path.parent, prefix) for path, (prefix, word) in splits.items() if word == "train"}
+    return {path for path, (prefix, word) in splits.items() if word != "train" and (path.parent, prefix) in trains}
+
+
+def _split_named(path: Path) -> tuple[str | None, str] | None:
+    """Return the split of a name, if it says one: what precedes its word, and _SPLIT_WORDS of it."""
+    name = path.name.lower().removesuffix(kind_of(path) or "")
+    match = _NAMED_SPLIT.fullmatch(name)
+    return None if match is None else (match[1], _SPLIT_WORDS[match[2]])
 
 
 def _values(file: Path) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def names(files: Iterable[Path], folder: Path) -> list[str]:
 
 
 def written(path: Path, content: bytes | str) -> Path:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
@@ -261,6 +261,35 @@ def test_a_copy_of_a_hub_dataset_is_read_of_train_alone(tmp_path: Path) -> None:
         written(tmp_path / name, "x")
     assert names(corpus_files(str(tmp_path)).read, tmp_path) == [*train, *parts]
     assert names(corpus_files(str(tmp_path)).passed_over, tmp_path) == others
+
+
+def test_of_files_or_folders_named_as_splits_train_alone_is_read(tmp_path: Path) -> None:
+    read = ["Csv/Train.csv", "a/train.parquet", "b/my_train-1.jsonl.gz", "b/my_train-2.jsonl.gz", "c/wiki.train.txt"]
+    read += ["d/en/train/pos/1.txt", "d/fr/training/1.txt"]
+    others = ["Csv/Test.csv", "a/test.parquet", "a/validation.parquet", "b/my_dev.jsonl.gz", "b/my_eval01.txt"]
+    others += ["c/wiki.test.txt", "c/wiki.valid.txt", "d/en/test/pos/1.txt", "d/fr/val/1.txt"]
+    for name in (*read, *others):
+        written(tmp_path / name, "x")
+    assert names(corpus_files(str(tmp_path)).read, tmp_path) == read
+    assert names(corpus_files(str(tmp_path)).passed_over, tmp_path) == others
+    assert passed_over(str(tmp_path / "a")) == (
+        f"2 files of {tmp_path / 'a'} are skipped: {tmp_path / 'a' / 'test.parquet'}, {tmp_path / 'a' / 'validation.parquet'}"
+    )
+    assert passed_over(str(tmp_path / "a" / "test.parquet")) is None, "what is named itself is read"
+
+
+def test_names_of_splits_are_read_where_no_readable_train_of_theirs_stands_beside_them(tmp_path: Path) -> None:
+    read = ["a/test.txt", "a/valid.txt", "b/dev/1.txt", "b/more.txt", "c/other.test.txt", "c/test.txt", "c/wiki.train.txt"]
+    read += ["d/latest.txt", "d/pretest.txt", "d/test_cases.txt", "d/train.txt", "d/trains.txt", "e/test.txt"]
+    for name in (*read, "e/train.zip"):
+        written(tmp_path / name, "x")
+    assert names(corpus_files(str(tmp_path)).read, tmp_path) == read
+    assert names(corpus_files(str(tmp_path)).passed_over, tmp_path) == ["e/train.zip"]
+    (tmp_path / "test").mkdir()
+    (tmp_path / "train").mkdir()
+    written(tmp_path / "train" / "1.txt", "x")
+    written(tmp_path / "test" / "1.txt", "x")
+    assert names(corpus_files(str(tmp_path / "test")).read, tmp_path) == ["test/1.txt"]
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
