@@ -37,6 +37,12 @@ precision_option = click.option(
     help="Precision of products.  [default: auto, bf16 where the device supports it]",
 )
 
+max_length_option = click.option(
+    "--max-length",
+    type=CountRange(8),
+    help="Tokens per input.  [default: the sequence length of pre-training; of an imported encoder, its positions]",
+)
+
 
 @click.command()
 @as_json
@@ -73,7 +79,7 @@ def tasks(as_json: bool) -> None:
 @click.option("--learning-rates", help="Tried at a third of the seeds; the best on dev is repeated.  [default: 5e-5,1e-4,3e-4]")
 @click.option("--batch", "batch_examples", help="Examples per step, one or several to tune.  [default: 32]")
 @click.option("--epochs", help="Passes over train, one or several to tune.  [default: 3]")
-@click.option("--max-length", type=CountRange(), help="Tokens per input.  [default: the sequence length of pre-training]")
+@max_length_option
 @click.option("--max-train-examples", type=CountRange(), help="The most training examples to use.")
 @click.option("--max-evaluation-examples", type=CountRange(), help="The most dev and test examples to use.")
 @click.option("--teacher", help="Folder of a run that is fine-tuned first and labels the task's unlabelled text.")
@@ -122,6 +128,7 @@ def score(folder: Path, as_json: bool, **requested: Any) -> None:
 )
 @click.option("--combine", type=click.Choice(["concat", "sum"]), default="concat", show_default=True, help="Several layers.")
 @click.option("--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True)
+@max_length_option
 @precision_option
 @click.option("--into", type=click.Path(path_type=Path), help=".npy or .parquet.  [default: TEXTS with .npy]")
 @results_option
@@ -132,6 +139,7 @@ def features(
     layers: tuple[int, ...],
     combine: Any,
     pooling: Any,
+    max_length: int | None,
     precision: Any,
     into: Path | None,
     results: Path,
@@ -156,7 +164,9 @@ def features(
     ]
     lines, file, run = map_all(lambda read: read(), given)
     slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
-    embeddings = embed(run, lines, layers, combine, pooling, precision or "auto", slot.execution(kernels="eager"))
+    execution = slot.execution(kernels="eager")
+    with _named_as_options("downstream"):
+        embeddings = embed(run, lines, layers, combine, pooling, precision or "auto", execution, max_length)
     write_embeddings(file, embeddings.values, lines)
     echo(f"{len(lines):,} embeddings of width {embeddings.values.shape[1]}: {file}")
     if empty := sum(not line.strip() for line in lines):
@@ -201,7 +211,7 @@ def export(folder: Path, into: Path, push: str | None, results: Path) -> None:
 @click.option("--into", type=output_folder, required=True, help="Folder for its run, like that of a sweep.")
 @click.option("--corpus", default="docstrings", show_default=True, help="Text to validate it on, as in a sweep file.")
 @click.option("--text-column", default="text", show_default=True, help="The column of that text.")
-@click.option("--sequence-length", type=CountRange(), default=128, show_default=True, help="Tokens per sequence.")
+@click.option("--sequence-length", type=CountRange(), default=128, show_default=True, help="Tokens per sequence of it.")
 @click.option("--validation-sequences", type=CountRange(), default=1024, show_default=True, help="Sequences to validate it on.")
 @precision_option
 @device_option

@@ -42,8 +42,9 @@ class Knobs(Strict):
 
     AdamW; the rate rises linearly over `warmup_fraction` of the steps, then falls linearly to zero. Training stops when the dev
     score has not risen for `patience` epochs, and the best epoch counts. `max_length` cuts inputs in tokens, by default at the
-    pre-training sequence length, beyond which positions are untrained. `max_train_examples` and `max_evaluation_examples` limit
-    train and the other splits to the first of a fixed permutation.
+    pre-training sequence length, beyond which positions are untrained; the scores of an imported encoder name it, by default as
+    all its positions. `max_train_examples` and `max_evaluation_examples` limit train and the other splits to the first of a
+    fixed permutation.
 
     `teacher` is the folder of a completed run, which is fine-tuned on train first, with these knobs. The encoder then learns
     the teacher's outputs on the task's unlabelled text for `taught_epochs`, by cross entropy (squared error for numbers), and

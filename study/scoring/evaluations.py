@@ -87,6 +87,7 @@ class Evaluation:
     def jobs(self, records: Mapping[str, ScoreRecord]) -> list[ScoreJob]:
         """Return the scores that can be made given the records, with those already made."""
         grid = self.requested.grid() if self.trained else [self.requested.knobs]
+        grid = [knobs.model_copy(update={"max_length": self.max_length}) for knobs in grid]
         seeds = range(self.requested.seeds if self._varies else 1)
         trials = seeds[: trial_seeds(len(seeds))] if len(grid) > 1 else seeds
         first = [self._job(knobs, seed) for seed in trials for knobs in grid]
@@ -116,6 +117,12 @@ class Evaluation:
     def trained(self) -> bool:
         """Whether training takes steps; probes and zero-shot scores do not."""
         return self._update == "all" or self.task.spec.kind == "spans"
+
+    @property
+    def max_length(self) -> int | None:
+        """The knob of its scores: as requested, else None for the sequence length of the run, or another usual length."""
+        usual = self.run.usual_length
+        return self.requested.knobs.max_length or (None if usual == self.run.config.data.sequence_length else usual)
 
     @property
     def _update(self) -> Update:

@@ -86,9 +86,9 @@ def export(run: Pretrained, folder: Path) -> list[Exported]:
 
     An encoder that detects replaced tokens and its generator are written into folders within it.
 
-    `model_max_length` is the sequence length of pre-training, even with more positions: those are untrained. An encoder without
-    a trained MLM head is written without one, for the class of the encoder alone. Raises InputError where the folder is not
-    empty, no class of transformers computes the same, or weights or text are gone.
+    `model_max_length` is the run's `usual_length`, even with more positions: those are untrained. An encoder without a trained
+    MLM head is written without one, for the class of the encoder alone. Raises InputError where the folder is not empty, no
+    class of transformers computes the same, or weights or text are gone.
     """
     _check_empty(folder)
     architecture, state = run.config.architecture, run.state()
@@ -185,7 +185,7 @@ def _tokenizer_config(run: Pretrained, family: TransformersClass) -> dict[str, A
     segments = ["token_type_ids"] if family.has_segments else []
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": run.max_length(None),
+        "model_max_length": run.usual_length,
         "model_input_names": ["input_ids", *segments, "attention_mask"],
     } | names
 

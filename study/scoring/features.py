@@ -151,10 +151,12 @@ def embed(
     pooling: Literal["cls", "mean"],
     precision: AskedPrecision,
     execution: Execution,
+    max_length: int | None = None,
 ) -> TextEmbeddings:
     """Return the embedding of each text by some layers, combined; 0 is the embeddings, and −1 the last layer.
 
-    Texts longer than the sequence length of pre-training lose their end. Raises InputError where a layer does not exist.
+    Texts of more than `max_length` tokens, by default the run's `usual_length`, lose their end. Raises InputError where a layer
+    does not exist, or the encoder has fewer positions.
     """
     depth = run.config.architecture.depth
     requested = [layer if layer >= 0 else depth + 1 + layer for layer in layers]
@@ -163,7 +165,7 @@ def embed(
             there = f"has layers 0 (the embeddings) to {depth}, or -{depth + 1} to -1 from the end"
             raise InputError.at("--layer", f"layer {layer} does not exist: run {run.run_id} {there}")
     encoder = run.masked_language_model().encoder.to(torch.device(execution.device))
-    encode = TaskEncoder(run.tokenizer, run.special, run.max_length(None))
+    encode = TaskEncoder(run.tokenizer, run.special, run.max_length(max_length or run.usual_length))
     examples = [TextExample(number, text, None, 0) for number, text in enumerate(texts)]
     inputs = encode.encode(examples)
     collate = Collator(inputs, run.special.pad, run.config.architecture.segments)

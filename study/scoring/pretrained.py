@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -74,8 +75,18 @@ class Pretrained:
         assert record is not None
         return record.data_fingerprint
 
+    @cached_property
+    def usual_length(self) -> int:
+        """The longest input in tokens unless one is requested.
+
+        It is the sequence length of pre-training, beyond which positions are untrained; of an encoder that was trained
+        elsewhere it is all positions, since its run's sequences are those of a validation.
+        """
+        elsewhere = self.config.recipe.budget.steps == 0 and _was_trained_elsewhere(self.folder)
+        return self.config.architecture.positions if elsewhere else self.config.data.sequence_length
+
     def max_length(self, requested: int | None) -> int:
-        """Return the longest input in tokens: as requested, else the sequence length of pre-training.
+        """Return the longest input in tokens: as requested, else the sequence length of the run.
 
         Raises InputError where the encoder has fewer positions.
         """
@@ -107,6 +118,17 @@ class Pretrained:
             if self.in_int8:
                 multiply_in_int8(model)
         return model.eval()
+
+
+def _was_trained_elsewhere(run: RunFolder) -> bool:
+    """Whether a run is an imported encoder, or was made from one in no steps; False where its start is gone or damaged."""
+    record = None
+    with suppress(InputError):
+        record = run.record()
+    if record is None or record.steps:
+        return False
+    start = record.config.recipe.init_from
+    return record.is_imported or (start is not None and _was_trained_elsewhere(RunFolder(start.folder)))
 
 
 def train_text(run: Pretrained) -> Iterator[str]:

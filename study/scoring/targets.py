@@ -192,6 +192,8 @@ def evaluations_of(requested: Target, downstream: Downstream) -> list[Evaluation
     evaluations = all_evaluations(
         requested.runs, requested.sweep.name, check_all(partial(load_tasks, downstream), *lengths), downstream
     )
+    if (teacher := downstream.knobs.teacher) is not None:  # which reads as many tokens
+        map_all(Pretrained(RunFolder(Path(teacher))).max_length, {one.max_length for one in evaluations})
     _check_grid(downstream, evaluations)
     _check_heads(evaluations)
     return evaluations

@@ -181,6 +181,13 @@ class RunRecord(Strict):
         return 1.0 if self.spent_tokens is None or not self.tokens else self.spent_tokens / self.tokens
 
     @property
+    def is_imported(self) -> bool:
+        """Whether the weights are those of an encoder that was trained elsewhere, as study.training.importing read them."""
+        start = self.config.recipe.init_from
+        made_here = self.layers_cut is not None or start is None or start.grow is not None
+        return self.state == "COMPLETED" and not self.steps and not made_here
+
+    @property
     def own_steps(self) -> float:
         """The steps that the run itself took."""
         return self.steps * self.spent_share

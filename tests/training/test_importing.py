@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,22 +17,26 @@ import torch
 import transformers
 import yaml
 from tokenizers import Tokenizer
-from transformers import BertConfig, BertForMaskedLM, DistilBertConfig, DistilBertForMaskedLM, PreTrainedModel
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, DistilBertConfig, DistilBertForMaskedLM, PreTrainedModel
 
 from study.base.errors import InputError
+from study.config.score_config import Downstream
 from study.data.prepared import prepare
 from study.data.tokenizing import SPECIAL_PIECES, bert_tokenizer
 from study.model.in_transformers import our_architecture, our_weights
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.stored_weights import trained_weights
 from study.model.transformers_classes import class_in
+from study.scoring.evaluations import all_evaluations
 from study.scoring.exporting import export
 from study.scoring.pretrained import Pretrained
+from study.scoring.targets import Target, evaluations_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
 from study.training.execution import Execution
 from study.training.importing import import_encoder, to_text
 from study.training.trained_runs import starting_weights
+from tests.made_tasks import task, texts
 from tests.small import config, run_folder, trained, write_corpus
 from tests.sweeps import write_sweep
 from tests.transformers_models import CLASSES
@@ -136,6 +141,44 @@ def distilbert_of(folder: Path) -> Path:
     DistilBertForMaskedLM(settings).save_pretrained(folder / "distilbert")
     (folder / "distilbert" / "tokenizer.json").write_bytes((folder / "bert" / "tokenizer.json").read_bytes())
     return folder / "distilbert"
+
+
+def test_an_encoder_trained_elsewhere_is_used_at_all_its_positions_and_one_trained_here_at_its_own_length(
+    study: Any, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sequences of an import are those of its validation, here 16 tokens of 24 positions."""
+    run = imported(place, saved(place, tmp_path / "bert"), tmp_path / "into")
+    (tmp_path / "texts.txt").write_text("kame gila " * 30)
+    for options, length in (((), 24), (("--max-length", 12), 12)):
+        err = study("features", run.path, tmp_path / "texts.txt", "--device", "cpu", *options)[2]
+        assert err.endswith(f"1 text cut to {length} tokens\n")
+    status, _, err = study("features", run.path, tmp_path / "texts.txt", "--device", "cpu", "--max-length", 25)
+    assert (status, err) == (
+        2,
+        f"error: --max-length: 25 is too long: run {run.run_id} has 24 positions; give at most 24\n",
+    )
+    status, _, err = study("compress", run.path, "--to", "bf16", "--into", tmp_path / "smaller", "--seconds", 0.01)
+    assert status == 0, err
+    (smaller,) = SweepFolder(tmp_path / "smaller").runs()
+    own = run_of(place, positions=24)
+    requested, one = Downstream.parse({"tasks": ["made"], "seeds": 1}), task("single", ["accuracy"], texts([0, 1]), ["a", "b"])
+    for folder, length, knob in ((run, 24, 24), (smaller, 24, 24), (own, 16, None)):
+        pretrained = Pretrained(folder)
+        export(pretrained, tmp_path / "exported" / folder.run_id)
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / "exported" / folder.run_id)
+        assert (pretrained.usual_length, tokenizer.model_max_length) == (length, length)
+        evaluations = all_evaluations([pretrained], "test", {"made": one}, requested)
+        knobs = [job.config.knobs for evaluation in evaluations for job in evaluation.jobs({})]
+        assert len(knobs) == 2 * 3, "of learned and of random weights, at three rates"
+        assert {each.max_length for each in knobs} == {knob}, "so that the id of a score says how much it reads"
+        asked = Downstream.parse({"tasks": ["made"], "knobs": {"max_length": 8}})
+        assert {each.max_length for each in all_evaluations([pretrained], "test", {"made": one}, asked)} == {8}
+    monkeypatch.setattr("study.scoring.targets.load_tasks", lambda _: {"made": one})
+    taught = Downstream.parse({"tasks": ["made"], "knobs": {"teacher": str((short := run_of(place)).path)}})
+    with pytest.raises(InputError, match=f"24 is too long: run {short.run_id} has 16 positions; give at most 16"):
+        evaluations_of(Target(SweepFolder.of(run), (Pretrained(run),)), taught)
+    shutil.rmtree(run.path)
+    assert Pretrained(smaller).usual_length == 16, "nothing says any longer how it was trained"
 
 
 def test_a_run_without_segments_starts_one_that_has_some_and_predicts_as_it_did(place: Path, tmp_path: Path) -> None:
