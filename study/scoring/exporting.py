@@ -208,7 +208,7 @@ def model_card(record: RunRecord, scored: list[ScoreRecord], exported: Exported)
             f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n",
             f"# {escape(exported.architecture.shape_name)}\n",
             f"{kind.words} of {exported.parameters:,} parameters ({exported.non_embedding:,} without embeddings),",
-            f"written from run `{record.run_id}` of the sweep {code(record.sweep)} with Scaling Study.\n",
+            f"{_origin(record)}run `{record.run_id}` of the sweep {code(record.sweep)} with Scaling Study.\n",
             f"```python\nfrom transformers import AutoTokenizer, {name}\n",
             "model = " + exported.opened_at('"THIS_REPOSITORY"'),
             'tokenizer = AutoTokenizer.from_pretrained("THIS_REPOSITORY")\n```\n',
@@ -221,6 +221,11 @@ def model_card(record: RunRecord, scored: list[ScoreRecord], exported: Exported)
             "Not chosen yet: name one here and in `license` above; text and tokeniser have terms of their own.\n",
         ]
     )
+
+
+def _origin(record: RunRecord) -> str:
+    """Return where the weights come from: an encoder that others trained is named, with the hash of its weights."""
+    return f"imported from {escape(record.config.recipe.start)} and written from " if record.is_imported else "written from "
 
 
 def _results(record: RunRecord, kind: Kind) -> str:
@@ -254,6 +259,8 @@ def _scores(scored: list[ScoreRecord]) -> list[str]:
 
 
 def _config(record: RunRecord) -> dict[str, Any]:
-    """Return the configuration of the run by dotted key, paths cut to their last part."""
+    """Return the configuration of the run by dotted key, paths cut to their last part, but not an imported encoder's name."""
     values = {key: value for key, value in flatten(record.config.to_dict()).items() if value is not None}
-    return {key: Path(value).name if isinstance(value, str) and "/" in value else value for key, value in values.items()}
+    named = {"recipe.start": record.config.recipe.start} if record.is_imported else {}
+    short = {key: Path(value).name if isinstance(value, str) and "/" in value else value for key, value in values.items()}
+    return short | named

@@ -195,6 +195,8 @@ def test_an_export_has_a_model_card_and_is_pushed_without_what_names_this_machin
     ):
         assert line in card
     assert str(place) not in card
+    assert f"written from run `{run.run_id}` of the sweep `test`" in card
+    assert "imported" not in card
     err = study("export", run.path, "--into", tmp_path / "other", "--push", "me/refused")[2]
     assert err.startswith("error: me/refused: cannot be pushed: 401 Unauthorized; log in with `hf auth login`")
 
@@ -274,6 +276,8 @@ def test_an_encoder_imported_without_a_head_is_exported_as_one(study: Any, place
     non_embedding = f"{counted.parameters_non_embedding:,} without embeddings"
     assert f"An encoder without an MLM head of {counted.parameters_encoder:,} parameters ({non_embedding})," in card
     assert not any(words in card for words in ("fill-mask", "ForMaskedLM", "training tokens", "masked language model"))
+    assert f"imported from {run.config().recipe.start} and written from run `{run.run_id}`" in card
+    assert "| recipe.start | source/" in card
 
 
 def test_what_no_class_of_transformers_computes_is_refused_with_what_each_has(study: Any, place: Path, tmp_path: Path) -> None:
