@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from study.base.durable_files import is_there
-from study.base.errors import InputError
+from study.base.errors import InputError, option_name
 from study.base.grouping import grouped
 from study.base.quantities import (
     bytes_text,
@@ -152,9 +152,6 @@ class ShapeQuery:
         """
         self._check()
         space, quantities, goals = self._space, self._quantities, self._goals
-        if not goals and self.score is None:
-            known = "--parameters, --train-flops, --memory, --size, --latency or --score"
-            raise InputError.at("--parameters", f"no amount is given; give {known}")
         amounts = " and ".join(f"{goal.text(goal.amount)} {goal.words}" for goal in goals)
         budgets = self.under or len(goals) > 1
         if not goals:
@@ -196,21 +193,35 @@ class ShapeQuery:
         return [min(of_depth, key=lambda shape: shape.width) for of_depth in grouped(reaching, lambda one: one.depth).values()]
 
     def _check(self) -> None:
-        """Raise InputError if an option has no effect."""
-        for option, value, needed, given in (
-            ("--threads", self.threads, "--latency", self.latency),
-            ("--latency-table", self.latency_table, "--latency", self.latency),
-            ("--law-convention", self.law_convention, "--law or --score-law", self.law or self.score_law),
-            ("--tokens", self.tokens, "--law or --score-law", self.law or self.score_law),
-            ("--score", self.score, "--score-law", self.score_law),
+        """Raise InputError if no amount is given, or an option has no effect."""
+        given = [self.parameters, self.train_flops, self.memory, self.size, self.latency]
+        amounts = len(given) - given.count(None)
+        if not amounts and self.score is None:
+            known = "--parameters, --train-flops, --memory, --size, --latency or --score"
+            raise InputError.at("--parameters", f"no amount is given; give {known}")
+        for name, needed, there in (
+            ("convention", "--parameters", self.parameters),
+            ("threads", "--latency", self.latency),
+            ("latency_table", "--latency", self.latency),
+            ("latency_statistic", "--latency", self.latency),
+            ("law_convention", "--law or --score-law", self.law or self.score_law),
+            ("tokens", "--law or --score-law", self.law or self.score_law),
+            ("score", "--score-law", self.score_law),
+            ("under", "an amount, such as --memory", amounts or None),
         ):
-            if value is not None and given is None:
-                raise InputError.at(option, f"only applies with {needed}; give that too")
+            if self._sets(name) and there is None:
+                raise InputError.at(option_name(name), f"only applies with {needed}; give that too")
+        if self._sets("tolerance") and (self.under or amounts != 1):
+            raise InputError.at("--tolerance", "only applies to a single amount that is met, without --under; leave it out")
         if self.precision == "int8" and self.memory is not None and self.memory_of == "training":
             raise InputError.at("--precision", "int8 is for inference; give --memory-of inference, or fp32 or bf16")
         if self.sequence_length > self.positions:
             message = f"{self.sequence_length} exceeds --positions {self.positions}; raise that too"
             raise InputError.at("--sequence-length", message)
+
+    def _sets(self, name: str) -> bool:
+        """Whether an option is not at its default."""
+        return bool(getattr(self, name) != getattr(ShapeQuery, name))
 
     @property
     def _space(self) -> Space:

@@ -390,6 +390,12 @@ def test_other_laws_are_refused(tmp_path: Path, content: str, message: str) -> N
         (["--parameters", "10M", "--law-convention", "parameters"], "--law-convention", "only applies with --law"),
         (["--memory", "1GB", "--threads", "2"], "--threads", "only applies with --latency"),
         (["--parameters", "10M", "--latency-table", "nope"], "--latency-table", "only applies with --latency"),
+        (["--parameters", "10M", "--latency-statistic", "p95"], "--latency-statistic", "only applies with --latency"),
+        (["--memory", "1GB", "--convention", "parameters_encoder"], "--convention", "only applies with --parameters"),
+        (["--parameters", "10M", "--under", "--tolerance", "0.5"], "--tolerance", "only applies to a single amount"),
+        (["--parameters", "10M", "--memory", "1GB", "--tolerance", "0.5"], "--tolerance", "only applies to a single amount"),
+        (["--score", "0.8", "--score-law", "y", "--tolerance", "0.5"], "--tolerance", "only applies to a single amount"),
+        (["--score", "0.8", "--score-law", "y", "--under"], "--under", "only applies with an amount"),
     ],
 )
 def test_bad_questions_are_refused(options: list[str], place: str, message: str) -> None:
