@@ -81,23 +81,29 @@ def train(config: RunConfig, folder: Path | str = "results/python", **execution:
     """Train a run in this process, or resume it, and return its record; a run with a record is not trained again.
 
     `execution` are fields of study.training.execution.Execution; the default is CUDA if available, else all cores. Raises
-    InputError for bad input, and KeyboardInterrupt if the run was stopped, after it has saved.
+    InputError for bad input before anything is written, and KeyboardInterrupt if the run was stopped, after it has saved.
     """
     from study.base.machine import cores, rest_at_barriers
 
     rest_at_barriers()
     import torch
 
+    from study.config.run_config import RunConfig
     from study.data.prepared import data_fingerprint
     from study.store.sweep_folder import SweepFolder
     from study.training.attempts import StopSignal
     from study.training.execution import Execution
     from study.training.run import train as train_run
 
+    _check_types(
+        config=(config, RunConfig, "what RunConfig.parse returns"),
+        folder=(folder, Path | str, "the path of a folder"),
+    )
+    usual: dict[str, Any] = {"device": "cuda" if torch.cuda.is_available() else "cpu", "threads": cores()}
+    given = Execution.parse(usual | execution)
     sweep = SweepFolder(Path(folder))
     run = sweep.run(config.fingerprint(data_fingerprint(config.data)))
-    usual: dict[str, Any] = {"device": "cuda" if torch.cuda.is_available() else "cpu", "threads": cores()}
-    train_run(config, run, sweep.name, Execution(**(usual | execution)), StopSignal())
+    train_run(config, run, sweep.name, given, StopSignal())
     record = run.record()
     if record is None:
         raise KeyboardInterrupt(f"{run.path} was stopped, or another process trains it")

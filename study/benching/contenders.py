@@ -115,7 +115,7 @@ def profiled(case: Case, folder: Path, channel: Connection) -> None:
 def train(case: Case, config: RunConfig, folder: Path, callback: pl.Callback) -> None:
     """Train as `study launch` does on drawn data of the case, without checkpoints."""
     prepared = _data_of(case, folder / f"data-{os.getpid()}")
-    execution = Execution(case.device, threads=case.threads, checkpoint_seconds=float("inf"))
+    execution = Execution(device=case.device, threads=case.threads, checkpoint_seconds=1e9)
     Training(config, prepared, RunFolder(prepared.folder), execution).fit(StopSignal(), callbacks=[callback])
 
 
@@ -134,7 +134,7 @@ def bare(case: Case, folder: Path, channel: Connection) -> None:
     order = DataOrder(len(sequences), case.batch, config.seed)
     masker, generator = training_masker(config, prepared), torch.Generator()
     model = fresh_model(config.architecture, config.recipe, config.seed).train()
-    if resolve_kernels(Execution(case.device), case.dtype) == "onednn":
+    if resolve_kernels(Execution(device=case.device), case.dtype) == "onednn":
         multiply_through_onednn(model)
     optimizer = optimizer_of(model, config.recipe)
     scheduler = schedule(optimizer, config.steps, config.recipe)
@@ -176,7 +176,7 @@ def _products(sizes: tuple[int, int, int], case: Case) -> list[Callable[[], obje
     right = torch.randn(inner, columns, device=case.device, dtype=dtype)
     out = torch.empty(rows, columns, device=case.device, dtype=dtype)
     ways: list[Callable[[], object]] = [lambda: torch.mm(left, right, out=out)]
-    if resolve_kernels(Execution(case.device), case.dtype) == "onednn":
+    if resolve_kernels(Execution(device=case.device), case.dtype) == "onednn":
         weight = right.t().contiguous()
         ways.append(lambda: onednn_product(left, weight, None))
     return ways

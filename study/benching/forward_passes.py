@@ -271,7 +271,7 @@ def hardware_environment(device: Device) -> dict[str, Any]:
     """Return the conditions of a latency table: processor or GPU, instruction set, and versions."""
     from study.training.execution import Execution, environment
 
-    here = environment(Execution(device, kernels="eager"), "fp32").model_dump()
+    here = environment(Execution(device=device, kernels="eager"), "fp32").model_dump()
     return {name: here[name] for name in ("device", "processor", "python", "torch", "study")} | {"system": platform.platform()}
 
 

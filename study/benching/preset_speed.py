@@ -57,7 +57,7 @@ def measure_presets(cases: Sequence[Case], rounds: int, report: Report) -> None:
                 comparison.start_function(variant, f"{__name__}.contend", case, variant, comparison.folder)
                 comparison.warm_up(variant)
             comparison.measure(rounds)
-        peak = peak_flops_per_second(Execution(case.device), case.dtype)
+        peak = peak_flops_per_second(Execution(device=case.device), case.dtype)
         for variant in VARIANTS:
             report(preset_row(case, variant, comparison.rounds, peak))
 

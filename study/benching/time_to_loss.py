@@ -214,7 +214,7 @@ def fit_ours(entry: RaceEntry, callback: pl.Callback) -> None:
     """Train as `study launch` does."""
     case, config = entry.case, entry.config
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
-        execution = Execution(case.device, threads=case.threads, validations=OUR_EVALUATIONS, checkpoint_seconds=math.inf)
+        execution = Execution(device=case.device, threads=case.threads, validations=OUR_EVALUATIONS, checkpoint_seconds=1e9)
         Training(config, prepare(config.data), RunFolder(Path(folder)), execution).fit(StopSignal(), callbacks=[callback])
 
 

@@ -155,7 +155,7 @@ def measure_training(cases: Sequence[Case], rounds: int, report: Report) -> None
                 comparison.measure(rounds)
                 comparison.profile()
                 comparison.stop()
-                peak = peak_flops_per_second(Execution(comparison.case.device), comparison.case.dtype)
+                peak = peak_flops_per_second(Execution(device=comparison.case.device), comparison.case.dtype)
                 report(training_row(comparison.case, comparison.rounds, peak))
 
 

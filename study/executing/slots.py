@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,8 +42,14 @@ class Slot:
         """How a job executes on this slot, with these fields of Execution changed."""
         from study.training.execution import Execution
 
-        own = Execution(self.device, len(self.indices), self.threads, self.kernels, sharing=self.sharing)
-        return replace(own, **changes)
+        own = Execution(
+            device=self.device,
+            devices=len(self.indices),
+            threads=self.threads,
+            kernels=self.kernels,
+            sharing=self.sharing,
+        )
+        return own.model_copy(update=changes)
 
 
 def local_slots(device: Literal["auto", "cpu", "cuda"], slots_per_device: int | None, devices_per_run: int) -> list[Slot]:

@@ -9,7 +9,6 @@ import secrets
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,7 +115,7 @@ def precision_of(requested: AskedPrecision, checkpoint: Path | None, device: Dev
 def resumed(execution: Execution, checkpoint: Path | None) -> Execution:
     """Return the execution with a checkpoint's threads on a CPU, whose number changes the last bits."""
     kept = _training_of(checkpoint).threads if checkpoint is not None and execution.device == "cpu" else None
-    return execution if kept is None else replace(execution, threads=kept)
+    return execution if kept is None else execution.model_copy(update={"threads": kept})
 
 
 class _TrainedWith(NamedTuple):

@@ -14,17 +14,18 @@ import platform
 import shutil
 import socket
 import sysconfig
-from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
 import torch
+from pydantic import Field
 
 from study.base.durable_files import is_there
 from study.base.errors import InputError
 from study.base.machine import forget_peak_resident, peak_resident_bytes, processor_line, processor_name
-from study.config.resources import AskedKernels, Kernels
+from study.base.schema import NonNegative, Positive, Strict
+from study.config.resources import AskedKernels, Kernels, ResourceCount
 from study.config.run_config import RunConfig
 from study.counting.memory import AskedPrecision, Device, Precision
 from study.model.layers import multiplies_in_bf16
@@ -36,8 +37,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _NEVER = 2**31 - 1
 
 
-@dataclass(frozen=True)
-class Execution:
+class Execution(Strict):
     """How a run executes: the kind and number of devices (DDP) over all nodes, and the CPU threads per device.
 
     `resolve_kernels` resolves `kernels` of `auto`. `validations` are spread evenly over the steps, the last at the end; by
@@ -46,18 +46,18 @@ class Execution:
     """
 
     device: Device = "cpu"
-    devices: int = 1
-    threads: int = 1
+    devices: ResourceCount = 1
+    threads: ResourceCount = 1
     kernels: AskedKernels = "auto"
-    validations: int | None = None
-    checkpoint_seconds: float | None = None
-    hang_seconds: float = field(default_factory=hang_seconds)
-    nodes: int = 1
-    sharing: int = 1
+    validations: ResourceCount | None = None
+    checkpoint_seconds: NonNegative | None = None
+    hang_seconds: Positive = Field(default_factory=hang_seconds)
+    nodes: ResourceCount = 1
+    sharing: ResourceCount = 1
 
     def of(self, config: RunConfig) -> Execution:
         """Return the execution of a run; one of no steps runs on one device with torch's own kernels."""
-        return self if config.steps else replace(self, kernels="eager", devices=1, nodes=1)
+        return self if config.steps else self.model_copy(update={"kernels": "eager", "devices": 1, "nodes": 1})
 
     def check(self, config: RunConfig) -> None:
         """Raise InputError if this machine cannot run it, or a batch does not divide evenly, or a device has no validation."""

@@ -123,6 +123,30 @@ def test_a_fit_of_wrong_arguments_says_what_it_takes(arguments: dict[str, Any], 
     assert str(refused.value).splitlines() == problems
 
 
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"device": "gpu"}, "device: 'gpu' is not one of cpu, cuda; did you mean 'cpu'?"),
+        ({"threads": "one"}, "threads: 'one' is not a whole number"),
+        ({"threads": 0}, "threads: 0 is below the least allowed, 1"),
+        ({"thread": 1}, "thread: is not a known key; did you mean 'threads'?"),
+        ({"devices": 0}, "devices: 0 is below the least allowed, 1"),
+        ({"kernels": "fast"}, "kernels: 'fast' is not one of eager, onednn, compiled, graphed, auto"),
+        ({"validations": 1.5}, "validations: 1.5 is not a whole number"),
+        ({"checkpoint_seconds": -1}, "checkpoint_seconds: -1 is below the least allowed, 0"),
+        ({"hang_seconds": "x"}, "hang_seconds: 'x' is not a number"),
+        ({"config": {}}, "config: is {}; give what RunConfig.parse returns"),
+        ({"folder": None}, "folder: is None; give the path of a folder"),
+    ],
+)
+def test_a_training_of_wrong_arguments_leaves_no_record(arguments: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    config = RunConfig.parse(config_values(write_corpus(tmp_path / "text.txt")))
+    with pytest.raises(InputError) as refused:
+        train(**{"config": config, "folder": tmp_path / "mine", "device": "cpu", **arguments})
+    assert str(refused.value) == problem
+    assert not (tmp_path / "mine").exists()
+
+
 def test_a_sweep_that_is_none_is_refused() -> None:
     with pytest.raises(InputError, match=r"^values: is 3; give keys and values, as a sweep file holds them$"):
         Sweep.parse(3)  # type: ignore[arg-type]

@@ -108,8 +108,8 @@ def test_processors_of_one_name_without_a_number_are_distinguished_by_their_fami
 )
 def test_a_peak_is_of_the_very_form_of_a_gpu(name: str, peak: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
-    assert peak_flops_per_second(Execution("cuda"), "bf16") == peak
-    two = peak_flops_per_second(Execution("cuda", 2), "bf16")
+    assert peak_flops_per_second(Execution(device="cuda"), "bf16") == peak
+    two = peak_flops_per_second(Execution(device="cuda", devices=2), "bf16")
     assert two == (None if peak is None else 2 * peak)
 
 

@@ -169,7 +169,7 @@ def test_both_sides_are_validated_on_the_same_masks(small_text: DataConfig, tmp_
     assert isinstance(theirs, BertForMaskedLM)
     theirs.load_state_dict(their_weights(ours.state_dict(), TINY), strict=False)
     theirs.tie_weights()
-    trained = Training(config, prepared, RunFolder(tmp_path / "run"), Execution("cpu")).validated(ours.state_dict())
+    trained = Training(config, prepared, RunFolder(tmp_path / "run"), Execution(device="cpu")).validated(ours.state_dict())
     assert trained.validation is not None
     assert validation_loss(theirs, CASE, prepared) == pytest.approx(trained.validation.loss, rel=1e-5)
     assert trained.validation.loss > 1.01 * math.log(200), "the loss is of these weights, not of any"

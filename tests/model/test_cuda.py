@@ -104,18 +104,18 @@ def test_fused_blocks_keep_no_number_of_the_stream_in_fp32(corpus: Path, positio
 
 
 def test_kernels_are_eager_on_cpu_and_refused_where_they_cannot_run(corpus: Path) -> None:
-    assert resolve_kernels(Execution("cpu"), "bf16") == "eager"
+    assert resolve_kernels(Execution(device="cpu"), "bf16") == "eager"
     with pytest.raises(InputError, match="graphed runs on a single CUDA device; use compiled or eager"):
-        Execution("cpu", kernels="graphed").check(config(corpus))
+        Execution(device="cpu", kernels="graphed").check(config(corpus))
 
 
 def test_compiling_needs_a_compiler_and_says_so(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
     with pytest.raises(InputError, match="compiled needs a C compiler"):
-        Execution("cpu", kernels="compiled").check(config(corpus))
+        Execution(device="cpu", kernels="compiled").check(config(corpus))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert resolve_kernels(Execution("cuda"), "bf16") == "eager"
+    assert resolve_kernels(Execution(device="cuda"), "bf16") == "eager"
 
 
 def test_torch_compile_builds_on_the_threads_of_a_run_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def test_a_run_that_fits_exactly_is_let_through() -> None:
 def test_cpu_ranks_share_the_ram_and_gpu_ranks_do_not() -> None:
     run = config(Path("x"))
     needs: dict[tuple[Device, int], int] = {
-        (device, ranks): needed_bytes(run, Execution(device, ranks, kernels="eager"))
+        (device, ranks): needed_bytes(run, Execution(device=device, devices=ranks, kernels="eager"))
         for device in ("cpu", "cuda")
         for ranks in (1, 2)
     }
@@ -85,10 +85,12 @@ def test_only_kernels_that_will_be_a_graph_need_its_memory(compiler: bool, monke
     """Without a compiler `auto` is eager."""
     monkeypatch.setattr(execution, "can_compile", lambda _: compiler)
     run = config(Path("x"))
-    needs = {kernels: needed_bytes(run, Execution("cuda", kernels=kernels)) for kernels in KERNELS}
+    needs = {kernels: needed_bytes(run, Execution(device="cuda", kernels=kernels)) for kernels in KERNELS}
     assert needs["eager"] == needs["compiled"] < needs["graphed"]
     assert needs["auto"] == needs["graphed" if compiler else "eager"]
-    assert needed_bytes(run, Execution("cuda", 2)) == needed_bytes(run, Execution("cuda", 2, kernels="compiled"))
+    assert needed_bytes(run, Execution(device="cuda", devices=2)) == needed_bytes(
+        run, Execution(device="cuda", devices=2, kernels="compiled")
+    )
 
 
 def test_the_ram_is_shared_among_the_slots(monkeypatch: pytest.MonkeyPatch) -> None:

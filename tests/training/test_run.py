@@ -861,13 +861,13 @@ def test_the_start_of_an_attempt_that_stops_after_its_first_step_is_kept(
 
 def test_devices_without_a_part_of_the_batch_or_of_validation_are_refused(corpus: Path) -> None:
     with pytest.raises(InputError, match=r"recipe\.batch_tokens: 8 sequences a batch cannot be divided evenly among 3 devices"):
-        Execution("cpu", devices=3).check(config(corpus))
+        Execution(device="cpu", devices=3).check(config(corpus))
     with pytest.raises(InputError, match=r"data\.validation_sequences: 3 are fewer than the 4 devices of a run"):
-        Execution("cpu", devices=4).check(config(corpus, data={"validation_sequences": 3}))
+        Execution(device="cpu", devices=4).check(config(corpus, data={"validation_sequences": 3}))
     padded = config(corpus, recipe={"packing": "doc_sentences", "objective": "rtd"})
-    Execution("cpu").check(padded)
+    Execution(device="cpu").check(padded)
     with pytest.raises(InputError, match=r"recipe\.packing: doc_sentences leaves devices unequal numbers of tokens"):
-        Execution("cpu", devices=2).check(padded)
+        Execution(device="cpu", devices=2).check(padded)
 
 
 def test_only_what_a_run_wrote_is_removed_when_it_ends(corpus: Path, tmp_path: Path) -> None:
