@@ -80,9 +80,11 @@ def launch(sweep: Sweep, results: Path | str = "results", *, wandb: bool = False
 def train(config: RunConfig, folder: Path | str = "results/python", **execution: Any) -> RunRecord:
     """Train a run in this process, or resume it, and return its record; a run with a record is not trained again.
 
-    `execution` are fields of study.training.execution.Execution; the default is CUDA if available, else all cores. Raises
-    InputError for bad input before anything is written, and KeyboardInterrupt if the run was stopped, after it has saved.
+    `execution` are fields of study.training.execution.Execution; the default is CUDA if available, else all cores, and always a
+    single device. Raises InputError for bad input before anything is written, and KeyboardInterrupt if the run was stopped,
+    after it has saved.
     """
+    from study.base.errors import InputError
     from study.base.machine import cores, rest_at_barriers
 
     rest_at_barriers()
@@ -101,6 +103,11 @@ def train(config: RunConfig, folder: Path | str = "results/python", **execution:
     )
     usual: dict[str, Any] = {"device": "cuda" if torch.cuda.is_available() else "cpu", "threads": cores()}
     given = Execution.parse(usual | execution)
+    for name in ("devices", "nodes"):
+        if (count := getattr(given, name)) > 1:
+            raise InputError.at(
+                name, f"{count} need a process each, and train is this one alone; use launch, which starts them"
+            )
     sweep = SweepFolder(Path(folder))
     run = sweep.run(config.fingerprint(data_fingerprint(config.data)))
     train_run(config, run, sweep.name, given, StopSignal())
