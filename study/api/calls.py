@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args, get_origin
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,9 +24,18 @@ def _check_types(**arguments: tuple[object, Any, str]) -> None:
     """Raise InputError for every argument of another type than its own, given with what it takes in words."""
     from study.base.errors import InputError, Problem, shown
 
-    wrong = {name: (value, takes) for name, (value, types, takes) in arguments.items() if not isinstance(value, types)}
+    wrong = {name: (value, takes) for name, (value, types, takes) in arguments.items() if not _is_of(value, types)}
     if wrong:
         raise InputError(Problem(name, f"is {shown(value)}; give {takes}") for name, (value, takes) in wrong.items())
+
+
+def _is_of(value: object, types: Any) -> bool:
+    return value in get_args(types) if get_origin(types) is Literal else isinstance(value, types)
+
+
+def _one_of(words: Any) -> str:
+    """Return the words of a Literal, as what an argument takes."""
+    return f"one of {', '.join(get_args(words))}"
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,10 @@ class Sweep:
         """
         from study.config.sweep_files import read_sweep
 
+        _check_types(
+            path=(path, Path | str, "the path of a sweep file, or a shipped sweep's name"),
+            **{f"overrides[{index}]": (each, str, "text, such as 'seeds=3'") for index, each in enumerate(overrides)},
+        )
         return cls(*read_sweep(Path(path), overrides))
 
     @classmethod
@@ -68,7 +81,11 @@ def launch(sweep: Sweep, results: Path | str = "results", *, wandb: bool = False
     from study.running.launch import folder_of, launched
     from study.running.score_launch import score_sweep
 
-    _check_types(sweep=(sweep, Sweep, "what Sweep.read or Sweep.parse returns"))
+    _check_types(
+        sweep=(sweep, Sweep, "what Sweep.read or Sweep.parse returns"),
+        results=(results, Path | str, "the path of a folder"),
+        wandb=(wandb, bool, "True or False"),
+    )
     spec, console = sweep.spec, Console(stderr=True)
     on, folder = spec.resources.overridden(**resources), folder_of(spec, Path(results))
     with launched(spec, dict(sweep.values), Path(results), on, console, wandb):
@@ -125,6 +142,7 @@ def load_ledger(folder: Path | str) -> pd.DataFrame:
     """
     from study.store.sweep_folder import SweepFolder
 
+    _check_types(folder=(folder, Path | str, "the path of a sweep's folder"))
     sweep = SweepFolder(Path(folder))
     sweep.sweep()
     return sweep.ledger()
@@ -180,13 +198,23 @@ def report(
     include_unbracketed: bool = False,
     formats: Sequence[Format] = (),
     style: StyleName = "page",
-    page: Path | None = None,
+    page: Path | str | None = None,
 ) -> Answer:
     """Rebuild the ledger, fits, figures and answer.md of a sweep from its records, and return the answer.
 
-    `formats` are those of figures beside SVG (pdf, png), `style` their width (page, paper), and `page` an HTML file to send.
+    `formats` are those of figures beside SVG (pdf, png, csv), `style` their width (page, paper), and `page` an HTML file to
+    send. Raises InputError for bad input before anything is written.
     """
+    from study.plotting.style import Format, StyleName
     from study.report.answer import report as report_on
     from study.store.sweep_folder import SweepFolder
 
-    return report_on(SweepFolder(Path(folder)), include_unbracketed, formats, style, page)
+    _check_types(
+        folder=(folder, Path | str, "the path of a sweep's folder"),
+        include_unbracketed=(include_unbracketed, bool, "True or False"),
+        formats=(formats, list | tuple, "a list of formats"),
+        style=(style, StyleName, _one_of(StyleName)),
+        page=(page, Path | str | None, "the path of an HTML file"),
+    )
+    _check_types(**{f"formats[{index}]": (each, Format, _one_of(Format)) for index, each in enumerate(formats)})
+    return report_on(SweepFolder(Path(folder)), include_unbracketed, formats, style, None if page is None else Path(page))

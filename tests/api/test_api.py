@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -149,11 +150,46 @@ def test_a_training_of_wrong_arguments_leaves_no_record(arguments: dict[str, Any
     assert not (tmp_path / "mine").exists()
 
 
-def test_a_sweep_that_is_none_is_refused() -> None:
-    with pytest.raises(InputError, match=r"^values: is 3; give keys and values, as a sweep file holds them$"):
-        Sweep.parse(3)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"^sweep: is 'mine'; give what Sweep\.read or Sweep\.parse returns$"):
-        launch("mine")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("arguments", "problems"),
+    [
+        ({"folder": None}, ["folder: is None; give the path of a sweep's folder"]),
+        ({"formats": "png"}, ["formats: is 'png'; give a list of formats"]),
+        ({"formats": ["png", "gif"]}, ["formats[1]: is 'gif'; give one of svg, pdf, png, csv"]),
+        (
+            {"style": "poster", "page": 3, "include_unbracketed": "no"},
+            [
+                "include_unbracketed: is 'no'; give True or False",
+                "style: is 'poster'; give one of page, paper",
+                "page: is 3; give the path of an HTML file",
+            ],
+        ),
+    ],
+)
+def test_a_report_of_wrong_arguments_writes_nothing(
+    arguments: dict[str, Any], problems: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("study.report.answer.report", lambda *_: pytest.fail("it wrote"))
+    with pytest.raises(InputError) as refused:
+        report(**{"folder": REFERENCE, **arguments})
+    assert str(refused.value).splitlines() == problems
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda: Sweep.parse(3), "values: is 3; give keys and values, as a sweep file holds them"),  # type: ignore[arg-type]
+        (lambda: Sweep.read(3), "path: is 3; give the path of a sweep file, or a shipped sweep's name"),  # type: ignore[arg-type]
+        (lambda: Sweep.read("norm", 3), "overrides[0]: is 3; give text, such as 'seeds=3'"),  # type: ignore[arg-type]
+        (lambda: launch("mine"), "sweep: is 'mine'; give what Sweep.read or Sweep.parse returns"),  # type: ignore[arg-type]
+        (lambda: launch(Sweep.read("norm"), None), "results: is None; give the path of a folder"),  # type: ignore[arg-type]
+        (lambda: load_ledger(None), "folder: is None; give the path of a sweep's folder"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_argument_of_another_type_is_refused(call: Callable[[], object], problem: str) -> None:
+    with pytest.raises(InputError) as refused:
+        call()
+    assert str(refused.value) == problem
 
 
 def test_a_committed_ledger_loads() -> None:
