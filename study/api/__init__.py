@@ -46,3 +46,8 @@ def __getattr__(name: str) -> Any:
     if name not in HOMES:
         raise AttributeError(f"module 'study.api' has no attribute {name!r}")
     return getattr(import_module(HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Return the names of the interface, for completion."""
+    return sorted(__all__)

@@ -28,7 +28,7 @@ REFERENCE = Path(__file__).parents[2] / "results" / "reference" / "size_and_toke
 
 
 def test_every_name_is_that_of_its_room() -> None:
-    assert set(study.api.HOMES) == set(study.api.__all__)
+    assert set(study.api.HOMES) == set(study.api.__all__) == set(dir(study.api))
     for name, home in study.api.HOMES.items():
         assert getattr(study.api, name) is getattr(import_module(home), name)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
