@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
@@ -26,9 +25,6 @@ _SCORE_DIGITS = 6
 
 TRAINING_CHARACTERS = 32_000_000
 """The characters at a corpus's beginning that a tokeniser is trained on."""
-
-Merge = tuple[str, str]
-"""Two neighbouring pieces that become one."""
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
@@ -58,51 +54,6 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
 def _too_few(config: TokenizerConfig, needed: int) -> InputError:
     needs = f"this corpus needs {needed:,}, for all its characters; raise it, or use kind: byte_bpe"
     return InputError.at(_VOCABULARY, f"{config.vocabulary:,} pieces are requested, but {needs}")
-
-
-def merged(words: Mapping[str, int], merges: int, by: Callable[[int, int, int], float]) -> list[Merge]:
-    """Return the first `merges` merges of those neighbouring pieces that score highest in counted words, from letters on.
-
-    `by` scores a pair from the counts of the pair, its left and its right piece: `by_frequency` gives BPE (Sennrich et al.
-    2016), `by_likelihood` the WordPiece of Schuster and Nakajima 2012 as it is usually taught. Ties go to the more frequent
-    pair, then to the alphabet. Hugging Face's WordPieceTrainer, which `train_tokenizer` uses, merges by frequency.
-    """
-    split = [([*word], count) for word, count in words.items()]
-    chosen: list[Merge] = []
-    while len(chosen) < merges:
-        pieces, pairs = Counter[str](), Counter[Merge]()
-        for word, count in split:
-            for piece in word:
-                pieces[piece] += count
-            for pair in pairwise(word):
-                pairs[pair] += count
-        if not pairs:
-            break
-        best = min(pairs, key=lambda pair: (-by(pairs[pair], pieces[pair[0]], pieces[pair[1]]), -pairs[pair], pair))
-        chosen.append(best)
-        split = [(_with_merge(word, best), count) for word, count in split]
-    return chosen
-
-
-def by_frequency(pair: int, left: int, right: int) -> float:
-    """Return the count of a pair."""
-    del left, right
-    return pair
-
-
-def by_likelihood(pair: int, left: int, right: int) -> float:
-    """Return the count of a pair over those of its pieces: p(st)/(p(s)·p(t)) up to a constant."""
-    return pair / (left * right)
-
-
-def _with_merge(word: Sequence[str], merge: Merge) -> list[str]:
-    pieces: list[str] = []
-    position = 0
-    while position < len(word):
-        both = tuple(word[position : position + 2]) == merge
-        pieces.append("".join(merge) if both else word[position])
-        position += 2 if both else 1
-    return pieces
 
 
 def untrained(config: TokenizerConfig, model: Mapping[str, Any] | None = None) -> Tokenizer:

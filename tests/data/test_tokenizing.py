@@ -17,7 +17,6 @@ from tokenizers.models import Unigram
 from study.base.errors import InputError
 from study.config.run_config import TokenizerConfig, TokenizerKind
 from study.data import tokenizer_training
-from study.data.tokenizer_training import by_frequency, by_likelihood, merged
 from study.data.tokenizing import (
     SETTINGS,
     SPECIAL_MAP,
@@ -125,20 +124,6 @@ def test_bytes_know_every_text_and_keep_case_where_they_should() -> None:
     assert plain.decode(plain.encode("Fräulein 한글", add_special_tokens=False).ids).removeprefix(" ") == "fraulein 한글"
     with pytest.raises(ValueError, match="byte_bpe needs 261 or more"):
         TokenizerConfig(kind="byte_bpe", vocabulary=260)
-
-
-WORDS = {"cost": 2, "best": 2, "menu": 1, "men": 1, "camel": 1}
-
-
-def test_merges_by_frequency_and_by_likelihood_begin_elsewhere() -> None:
-    """The pair st stands four times and me three times; u stands once, after one of two n: 1 / (2 · 1) against 4 / (4 · 4)."""
-    assert merged(WORDS, 2, by_frequency) == [("s", "t"), ("m", "e")]
-    assert merged(WORDS, 1, by_likelihood) == [("n", "u")]
-    assert merged(WORDS, 3, by_likelihood)[1:] == [("c", "o"), ("c", "a")], "both at 1/3, and then c is left in camel alone"
-    assert by_likelihood(1, 2, 1) == 0.5
-    assert by_likelihood(4, 4, 4) == 0.25
-    whole = [{"".join(pair) for pair in merged(WORDS, 100, by)} for by in (by_frequency, by_likelihood)]
-    assert all(pieces >= WORDS.keys() for pieces in whole), "until words are whole"
 
 
 def test_a_vocabulary_out_of_reach_says_how_far_it_got() -> None:
