@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import wandb
 from wandb.proto import wandb_internal_pb2
 
-from study.base.durable_files import files_below, write_atomically
+from study.base.durable_files import files_below, is_there, names_in, write_atomically
 from study.base.errors import InputError
 from study.base.schema import flatten, set_path
 from study.config.run_config import RunConfig, fingerprint_of
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 32768
 HEADER_BYTES = 7
+HISTORY = "history.jsonl"
 OURS = ("architecture", "recipe", "data", "masking", "seed")
 """The first key parts of this project's configurations."""
 OUR_COLUMNS = ("run_id", "name", "group", "state", "history_rows", "exclusion", "cell")
@@ -65,8 +66,9 @@ def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, .
     """Write the runs of a source, or of one group, as a ledger with whole histories.
 
     `source` is a folder with W&B's offline runs at any depth, or `entity/project` on the logged-in server. `tuned` keys may
-    differ between runs of one cell, like the seed. Raises InputError without runs.
+    differ between runs of one cell, like the seed. Raises InputError without runs, and for the folder of a sweep.
     """
+    _refuse_runs_of_ours(SweepFolder(into))
     folder = Path(source)
     if not folder.is_dir() and (folder.is_absolute() or source.startswith(".") or source.count("/") != 1):
         raise InputError.at(source, "is neither a folder here nor an entity/project on W&B's server")
@@ -76,10 +78,23 @@ def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, .
         raise InputError.at(source, "has no W&B run" + (f" of the group {group!r}" if group else ""))
     for run in runs:
         text = "".join(f"{json.dumps(_finite(row), allow_nan=False)}\n" for row in run.rows)
-        write_atomically(into / "runs" / run.run_id / "history.jsonl", text.encode())
+        write_atomically(into / "runs" / run.run_id / HISTORY, text.encode())
     file = SweepFolder(into).ledger_file
     write_table(file, of_one_kind(ledger_of(runs, tuned)))
     return Imported(len(runs), sum(len(run.rows) for run in runs), file)
+
+
+def _refuse_runs_of_ours(folder: SweepFolder) -> None:
+    """Raise InputError for a folder with a sweep, or with runs that no import wrote."""
+    trained = (
+        name
+        for run in names_in(folder.runs_folder)
+        for name in names_in(folder.runs_folder / run)
+        if name != HISTORY and not name.startswith(".")
+    )
+    if is_there(folder.sweep_file) or any(trained):
+        holds = "holds a sweep or runs trained here, whose ledger an import would overwrite"
+        raise InputError.at(str(folder.path), f"{holds}; give another folder with --into")
 
 
 def ledger_of(runs: Iterable[WandbHistory], tuned: tuple[str, ...]) -> pd.DataFrame:

@@ -63,6 +63,18 @@ def test_the_command_reads_and_a_law_takes_what_it_wrote(folder: SweepFolder, tm
     assert "has no W&B run of the group 'other'" in error
 
 
+def test_a_folder_with_runs_of_ours_takes_no_import(folder: SweepFolder, tmp_path: Path) -> None:
+    unlaunched = SweepFolder(tmp_path / "alone")
+    FakeRun(unlaunched, seed=0).write(2)
+    for into in (folder, unlaunched):
+        before = sorted(into.path.rglob("*"))
+        with pytest.raises(InputError, match=r"holds a sweep or runs trained here.*; give another folder with --into"):
+            import_wandb(str(folder.wandb), into.path, None, RATE)
+        assert sorted(into.path.rglob("*")) == before
+    for _ in range(2):
+        assert import_wandb(str(folder.wandb), tmp_path / "into", None, RATE).runs == 3, "an import can be repeated"
+
+
 def test_a_torn_file_gives_what_is_whole(folder: SweepFolder) -> None:
     file = max(folder.wandb.rglob("*.wandb"), key=lambda path: path.stat().st_size)
     content = file.read_bytes()
