@@ -76,7 +76,7 @@ class MirroredAnswer(InWandb):
 StateT = TypeVar("StateT", bound=InWandb)
 
 ANSWER = "answer"
-"""The name of the answer's state."""
+"""The name of the answer's state, and the job type of its W&B run."""
 
 
 def state_file(folder: SweepFolder, name: str) -> Path:

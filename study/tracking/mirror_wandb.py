@@ -273,7 +273,7 @@ class WandbAnswer(_Opened):
             mode,
             self._code,
             0,
-            job_type="answer",
+            job_type=ANSWER,
             name=shortened(f"answer of {folder.name}"),
             notes=in_view(folder.answer_file.read_text(encoding="utf-8", errors="replace")),
             config={"question": folder.sweep().question, "expect": folder.sweep().expect},

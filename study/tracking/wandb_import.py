@@ -27,6 +27,7 @@ from study.config.run_config import RunConfig, fingerprint_of
 from study.store.named_files import write_table
 from study.store.records import cell_of, fill_left_out
 from study.store.sweep_folder import SweepFolder
+from study.tracking.mirror_state import ANSWER
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,6 +48,7 @@ class WandbHistory:
     run_id: str
     name: str = ""
     group: str = ""
+    job_type: str = ""
     state: str = "crashed"
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +65,7 @@ class Imported:
 
 
 def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, ...]) -> Imported:
-    """Write the runs of a source, or of one group, as a ledger with whole histories.
+    """Write the runs of a source, or of one group, as a ledger with whole histories; mirrored answers are no runs.
 
     `source` is a folder with W&B's offline runs at any depth, or `entity/project` on the logged-in server. `tuned` keys may
     differ between runs of one cell, like the seed. Raises InputError without runs, and for the folder of a sweep.
@@ -73,7 +75,7 @@ def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, .
     if not folder.is_dir() and (folder.is_absolute() or source.startswith(".") or source.count("/") != 1):
         raise InputError.at(source, "is neither a folder here nor an entity/project on W&B's server")
     histories = offline_runs(folder) if folder.is_dir() else online_runs(source, group)
-    runs = [run for run in histories if group is None or run.group == group]
+    runs = [run for run in histories if run.job_type != ANSWER and (group is None or run.group == group)]
     if not runs:
         raise InputError.at(source, "has no W&B run" + (f" of the group {group!r}" if group else ""))
     for run in runs:
@@ -153,8 +155,8 @@ def online_runs(project: str, group: str | None) -> Iterator[WandbHistory]:
     try:
         for run in wandb.Api().runs(project, filters={"group": group} if group else None):
             config = {key: _numbers(value) for key, value in run.config.items() if not key.startswith("_")}
-            rows = [_numbers(row) for row in run.scan_history()]
-            yield WandbHistory(run.id, run.name, run.group or "", run.state, config, _numbers(dict(run.summary)), rows)
+            rows, summary = [_numbers(row) for row in run.scan_history()], _numbers(dict(run.summary))
+            yield WandbHistory(run.id, run.name, run.group or "", run.job_type or "", run.state, config, summary, rows)
     except (wandb.errors.CommError, wandb.errors.UsageError, ValueError) as error:
         server, why = wandb.setup().settings.base_url, " ".join(str(error).split())
         remedy = "see whether it answers, wandb login and the name entity/project, or give a folder of offline runs"
@@ -197,6 +199,7 @@ def _read_file(file: Path, run: WandbHistory) -> None:
     for record in records_in(file.read_bytes()):
         if record.HasField("run"):
             run.name, run.group = record.run.display_name or run.name, record.run.run_group or run.group
+            run.job_type = record.run.job_type or run.job_type
             run.config |= _items(record.run.config.update)
         elif record.HasField("config"):
             run.config |= _items(record.config.update)

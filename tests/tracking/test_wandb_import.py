@@ -16,6 +16,7 @@ from study.evidence.ledgers import OWN_COLUMNS
 from study.store.named_files import write_table
 from study.store.sweep_folder import SweepFolder
 from study.tracking.mirror import mirror_sweep
+from study.tracking.mirror_state import ANSWER
 from study.tracking.wandb_import import import_wandb, of_one_kind, offline_runs
 from tests.fake_runs import FakeRun, empty_sweep
 from tests.sweeps import sweep_values
@@ -63,6 +64,13 @@ def test_the_command_reads_and_a_law_takes_what_it_wrote(folder: SweepFolder, tm
     assert "has no W&B run of the group 'other'" in error
 
 
+def test_the_answer_of_a_mirrored_sweep_is_no_run(folder: SweepFolder, tmp_path: Path) -> None:
+    folder.answer_file.write_text("**Depth helps.**\n")
+    assert mirror_sweep(folder).answer == "mirrored"
+    assert [run.job_type for run in offline_runs(folder.wandb)].count(ANSWER) == 1
+    assert import_wandb(str(folder.wandb), tmp_path / "into", None, RATE).runs == 3
+
+
 def test_a_folder_with_runs_of_ours_takes_no_import(folder: SweepFolder, tmp_path: Path) -> None:
     unlaunched = SweepFolder(tmp_path / "alone")
     FakeRun(unlaunched, seed=0).write(2)
@@ -98,7 +106,7 @@ class Api:
             raise ValueError("Could not find project")
         assert filters == {"group": "small"}
         rows = [{"_step": step, "val/loss": 5 - step / 100, "group": "batch 7", "spread": "NaN"} for step in range(900)]
-        common = {"group": "small", "scan_history": lambda: iter(rows)}
+        common = {"group": "small", "job_type": None, "scan_history": lambda: iter(rows)}
         config = {
             "model": {"layers": 2},
             "lr": 1e-3,
@@ -121,6 +129,7 @@ class Api:
         return [
             SimpleNamespace(id="a", name="one", state="finished", config=config, summary=summary, **common),
             SimpleNamespace(id="b", name="two", state="crashed", config=config | {"lr": 2e-3}, summary={}, **common),
+            SimpleNamespace(id="c", name="answer", state="finished", config={}, summary={}, **common | {"job_type": "answer"}),
         ]
 
 
