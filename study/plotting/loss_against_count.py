@@ -109,7 +109,7 @@ class LossAgainstParameters:
                     _draw_cells(panel, cell, styles[str(line)])
             counted = "all parameters" if self.count == "parameters" else self.count
             finish_cells(figure, [*axes.values()], data, f"final loss against {counted}")
-            if len(sizes := data[self.count].unique()) == 1:
+            if len(sizes := data[self.count].unique().tolist()) == 1:
                 next(iter(axes.values())).xaxis.set_major_locator(FixedLocator(sizes))
             front = _front_key(data[data["on_front"]].groupby("panel")[self.count].nunique(), "Pareto front at equal budget")
             legend_below(figure, [*line_key(styles, linestyle="none"), *front])

@@ -471,7 +471,7 @@ def _without_hidden(value: object) -> object:
 
 
 _COORDINATES = re.compile(rb'( (?:d|x|y)="|translate\(|rotate\()([^")]*)')
-_LONG = re.compile(rb"-?\d+\.\d{3,}")
+_LONG = re.compile(rb"-?\d+\.\d{2,}")
 _LEVEL = re.compile(rb' transform="rotate\(-0 [^"]*"')
 _INDENTED = re.compile(rb"\n +")
 _AROUND_COMMANDS = re.compile(rb"\s*([A-Za-z])\s*")
@@ -508,9 +508,9 @@ def save_in(
 
 
 def shortened(svg: bytes) -> bytes:
-    """Return an SVG with coordinates to a hundredth of a point, its font named once, and no spaces that nobody sees.
+    """Return an SVG with coordinates to a tenth of a point, its font named once, and no spaces that nobody sees.
 
-    A hundredth of a point is less than a screen or a printer shows.
+    A tenth of a point is less than a pixel.
     """
     svg = _COORDINATES.sub(_shortened_attribute, _INDENTED.sub(b"\n", _LEVEL.sub(b"", svg)))
     if (font := _FONT.search(svg)) is None:
@@ -519,7 +519,7 @@ def shortened(svg: bytes) -> bytes:
 
 
 def _shortened_attribute(match: re.Match[bytes]) -> bytes:
-    numbers = _LONG.sub(lambda number: b"%.2f" % float(number[0]), match[2])
+    numbers = _LONG.sub(lambda number: b"%g" % round(float(number[0]), 1), match[2])
     return match[1] + (_AROUND_COMMANDS.sub(rb"\1", numbers) if match[1] == b' d="' else numbers)
 
 
