@@ -397,7 +397,7 @@ ANSWERED = {
     "batch_size": r"from a batch of 256 tokens at 200k tokens, 0\.030 nats .*to a batch of 512 .*at 800k tokens, 0\.064 nats",
     "cut_as_it_is": r"at least 0\.192 nats .*for 1 layer and 0\.591 nats .*for 2 layers, with .* evenly spread layers",
     "cut_distil_or_scratch": r"0\.358 nats .*below one trained from scratch for 640k .*and 0\.200 nats .*above .*1\.6M tokens",
-    "depth_curve": r"L2-H64-A8-F220 is 0\.135 nats .*below L12-H24-A3-F100",
+    "depth_curve": r"L1-H88-A4-F336 is 0\.433 nats .*below L12-H24-A4-F100",
     "distance_bias": r"a learned distance bias is 0\.244 nats .*with no distance bias .*and 0\.176 nats .*with ALiBi",
     "embedding_norm": r"with a norm of the embeddings is 0\.157 nats .*below that with no norm of the embeddings",
     "equal_total": r"At equal total parameters, no difference in 12 pairs .*L4-H64-A4-F256 minus L1-H96-A6-F384, is -0\.0157",
