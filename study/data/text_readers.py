@@ -13,6 +13,7 @@ import codecs
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -229,18 +230,27 @@ def _value(row: dict[str, Any], column: str) -> tuple[bool, Any]:
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """What may separate the fields of a .csv, by name."""
 
+_QUOTED = re.compile(r'(?<![^,;\t|])"(?:[^"]|"")*"?')
+"""A field in quotes, or what a line has of it."""
+
 
 def delimiter_of(path: Path) -> str:
-    """Return a .tsv's tabs, or a .csv's commas, semicolons, tabs or bars."""
+    """Return a .tsv's tabs, or of commas, semicolons, tabs and bars the one that a .csv's header has most of.
+
+    What stands in quotes does not count.
+    """
     if _suffixes(path)[0] == ".tsv":
         return "\t"
     with opened_text(path) as file:
         header = file.readline(MAX_ROW_BYTES)
-    return next((sign for sign in DELIMITERS if sign in header), ",")
+    return max(DELIMITERS, key=_QUOTED.sub("", header).count)
 
 
-def _read_delimited(path: Path, column: str) -> Iterator[str]:
-    """Read a file with a header; .csv quotes as in RFC 4180, .tsv not at all."""
+def delimited_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield each row of a delimited file, the header first, with the number of its last line, from 1.
+
+    A .csv quotes as in RFC 4180, tabs separate without quotes. Raises InputError for a row of another length than the header.
+    """
     delimiter = delimiter_of(path)
     csv.field_size_limit(MAX_ROW_BYTES)  # global to the module; 131,072 characters by default, too few for long documents
     quoting: Literal[0, 3] = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
@@ -249,17 +259,25 @@ def _read_delimited(path: Path, column: str) -> Iterator[str]:
         reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
         try:
             header = next(reader, [])
-            hint = f" (line 1 names the columns, with {DELIMITERS[delimiter]} between them)"
-            check_text_column(str(path), column, dict.fromkeys(header), hint)
-            _check_one_column(str(path), column, header.count(column))
-            index = header.index(column)
+            yield reader.line_num, header
             for row in filter(None, reader):
                 if len(row) != len(header):
-                    message = f"has {len(row)} fields but the header has {len(header)}; quote the fields that hold delimiters"
+                    remedy = "replace tabs within fields" if delimiter == "\t" else "quote the fields that hold delimiters"
+                    message = f"has {len(row)} fields but the header has {len(header)}; {remedy}"
                     raise InputError.at(f"{path}:{reader.line_num}", message)
-                yield row[index]
+                yield reader.line_num, row
         except csv.Error as error:
             raise InputError.at(f"{path}:{reader.line_num}", f"{error}; rewrite the file according to RFC 4180") from error
+
+
+def _read_delimited(path: Path, column: str) -> Iterator[str]:
+    rows = delimited_rows(path)
+    _, header = next(rows)
+    hint = f" (line 1 names the columns, with {DELIMITERS[delimiter_of(path)]} between them)"
+    check_text_column(str(path), column, dict.fromkeys(header), hint)
+    _check_one_column(str(path), column, header.count(column))
+    index = header.index(column)
+    yield from (row[index] for _, row in rows)
 
 
 @contextmanager

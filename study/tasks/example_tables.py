@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from study.base.errors import InputError, nearest, shown
 from study.data.hub_corpus import loading
-from study.data.text_readers import COMPRESSIONS, MAX_ROW_BYTES, delimiter_of, json_rows, opened_text
+from study.data.text_readers import COMPRESSIONS, delimited_rows, json_rows, opened_text
 from study.tasks.task_spec import TaskSource
 
 _TEXT = (".jsonl", ".csv", ".tsv", ".conll")
@@ -87,7 +86,7 @@ def read_table(path: Path, wanted: Sequence[str]) -> ExampleTable:
             case ".conll":
                 table = _read_conll(path)
             case _:
-                table = _read_delimited(path, delimiter_of(path))
+                table = _read_delimited(path)
     except OSError as error:
         raise InputError.at(str(path), f"cannot be read: {error.strerror or error}") from error
     if not len(table):
@@ -155,26 +154,13 @@ def _read_jsonl(path: Path) -> ExampleTable:
     return ExampleTable(str(path), {name: [row.get(name) for row in rows.values()] for name in names}, list(rows))
 
 
-def _read_delimited(path: Path, delimiter: str) -> ExampleTable:
-    """Read a file with a header; CSV quotes as in RFC 4180, TSV not at all."""
-    quoting: Literal[0, 3] = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
-    rows: list[list[str]] = []
-    lines: list[int] = []
-    csv.field_size_limit(MAX_ROW_BYTES)  # global to the module; 131,072 characters by default, too few for long documents
-    try:
-        with opened_text(path, newline="") as file:
-            reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
-            header = next(reader, [])
-            _refuse_twice(f"{path}:1", header)
-            for row in _filled(reader):
-                if len(row) != len(header):
-                    message = f"has {len(row)} fields but the header has {len(header)}; quote or escape its delimiters"
-                    raise InputError.at(f"{path}:{reader.line_num}", message)
-                rows.append(row)
-                lines.append(reader.line_num)
-    except csv.Error as error:
-        raise InputError.at(f"{path}:{reader.line_num}", f"{error}; rewrite the file according to RFC 4180") from error
-    return ExampleTable(str(path), {name: [row[index] for row in rows] for index, name in enumerate(header)}, lines)
+def _read_delimited(path: Path) -> ExampleTable:
+    rows = delimited_rows(path)
+    _, header = next(rows)
+    _refuse_twice(f"{path}:1", header)
+    numbered = list(rows)
+    columns = {name: [row[index] for _, row in numbered] for index, name in enumerate(header)}
+    return ExampleTable(str(path), columns, [number for number, _ in numbered])
 
 
 def _refuse_twice(place: str, names: Sequence[str]) -> None:
@@ -251,10 +237,6 @@ def _columns(line: str) -> list[str]:
 
 def _may_be_comment(line: str) -> bool:
     return line == "#" or (line.startswith("#") and line[1].isspace())
-
-
-def _filled(rows: Iterator[list[str]]) -> Iterator[list[str]]:
-    return (row for row in rows if row)
 
 
 def read_hub_split(source: TaskSource, split: str, remedy: str) -> ExampleTable:

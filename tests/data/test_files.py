@@ -20,6 +20,7 @@ from study.base.errors import InputError
 from study.config.run_config import DataConfig
 from study.data.corpora import Tally, corpus_files, corpus_identity, passed_over, read_corpus, split_documents
 from study.data.text_readers import COMPRESSIONS, MAX_CHARACTERS, pieces, read_file
+from study.tasks.example_tables import read_table
 
 
 def read(path: Path, column: str = "text") -> list[str]:
@@ -107,7 +108,7 @@ def test_every_string_type_of_parquet_is_text(tmp_path: Path, kind: pa.DataType)
         ("a.csv", b'id,text\n1,"one" two\n', r"a.csv:2: .*expected after.*; rewrite the file according to RFC 4180"),
         ("a.csv", b"id,body\n1,one\n", r"'text' is not a column of .*a.csv; known: body, id"),
         ("a.csv", b"id,text\n1,caf\xe9\n", r"is not UTF-8 text \(byte 13\)"),
-        ("a.tsv", b'id\ttext\n1\t"one\n2\n', r"a.tsv:3: has 1 fields but the header has 2"),
+        ("a.tsv", b'id\ttext\n1\t"one\n2\n', r"a.tsv:3: has 1 fields but the header has 2; replace tabs"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_place(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -190,6 +191,25 @@ def compressed(content: bytes, compression: str) -> bytes:
     compress = gzip.compress if compression == ".gz" else partial(pa.compress, codec="zstd", asbytes=True)
     half = len(content) // 2
     return compress(content[:half]) + compress(content[half:])
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ('text;"a, b"', "one;2"),
+        ('"a, b, c";text', "2;one"),
+        ('"say ""no, no""";text', "2;one"),
+        ('"a, b";text;"c,\nd"', "2;one;3"),
+        ('5" wide;text;a,b', "2;one;3"),
+        ("a, b;text;c", "2;one;3"),
+        ("text", '"one"'),
+        ("text,a;b", "one,2"),
+    ],
+)
+def test_delimiters_in_a_columns_name_separate_nothing(tmp_path: Path, header: str, row: str) -> None:
+    path = written(tmp_path / "a.csv", f"{header}\n{row}\n")
+    assert read(path) == ["one"]
+    assert read_table(path, ["text"]).columns == {"text": ["one"]}
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".txt"])
