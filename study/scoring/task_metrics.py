@@ -10,6 +10,7 @@ bootstrap resample is a weighted sum, and thousands of them are one matrix produ
 
 from __future__ import annotations
 
+import re
 import string
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -65,7 +66,8 @@ def by_paradigm(examples: Sequence[Example], predictions: Sequence[float]) -> di
 def answer_scores(example: SpanExample, prediction: str) -> tuple[float, float]:
     """Exact match and F1 of an answer against the best gold one, after SQuAD's normalisation.
 
-    A question without an answer wants an empty one. F1 is that of the bags of words. Equal to torchmetrics' `squad`.
+    A question without an answer wants an empty one. F1 is that of the bags of words. Equal to torchmetrics' `squad` where both
+    answers have words left, and to SQuAD 2.0's own script where not.
     """
     own = normalised(prediction)
     gold = [normalised(answer) for answer in example.answers or ("",)]
@@ -75,7 +77,7 @@ def answer_scores(example: SpanExample, prediction: str) -> tuple[float, float]:
 def normalised(answer: str) -> list[str]:
     """Return an answer's words in lower case, without punctuation and articles (Rajpurkar et al. 2016)."""
     kept = "".join(character for character in answer.lower() if character not in string.punctuation)
-    return [word for word in kept.split() if word not in ("a", "an", "the")]
+    return re.sub(r"\b(a|an|the)\b", " ", kept).split()
 
 
 def _overlap_f1(predicted: list[str], gold: list[str]) -> float:

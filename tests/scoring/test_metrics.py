@@ -104,6 +104,8 @@ def test_entities_count_only_where_type_and_borders_agree() -> None:
         (["one one two"], "one one", 0.0, 0.8),
         (["Denver Broncos", "Broncos"], "Broncos", 1.0, 1.0),
         (["apple"], "an apple a day", 0.0, 2 / 3),
+        (["vitamin–A"], "vitamin–", 1.0, 1.0),
+        (["“The Who”"], "“A Who”", 1.0, 1.0),
     ],
 )
 def test_answers_are_compared_as_squad_does(answers: list[str], prediction: str, exact: float, f1: float) -> None:
