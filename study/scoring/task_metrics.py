@@ -214,6 +214,7 @@ def _f1(sums: Floats) -> Floats:
 
 
 def _macro_f1(sums: Floats) -> Floats:
+    """Return the mean F1 of the classes that gold labels or predictions have; scikit-learn gives others 0 if multi-label."""
     f1, there = _class_f1(sums)
     return _ratio(f1.sum(axis=-1), (there > 0).sum(axis=-1).astype(np.float64))
 

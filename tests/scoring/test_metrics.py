@@ -61,6 +61,14 @@ def test_metrics_of_several_labels_equal_scikit_learn() -> None:
     assert scores["subset_accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(gold, said))
 
 
+def test_a_class_that_is_neither_there_nor_said_has_no_part_in_macro_f1() -> None:
+    """scikit-learn gives it 0 among several labels, so that right predictions, or resamples of them, would score below 1."""
+    gold = [(1, 0, 0)] * 50 + [(0, 1, 0)] * 49 + [(0, 0, 1)]
+    made = task("single", ["macro_f1"], texts(gold), [*"abc"], multi_label=True)
+    assert interval(made, "test", gold) == Interval(1.0, 1.0, 0.0)
+    assert sklearn.metrics.f1_score(gold[:-1], gold[:-1], average="macro", zero_division=0) == pytest.approx(2 / 3)
+
+
 @pytest.mark.parametrize(
     ("answers", "prediction", "score"), [([], "", 1.0), ([], "two", 0.0), (["two"], "", 0.0), (["the"], "", 1.0)]
 )
