@@ -74,6 +74,19 @@ def texts_of(example: Example) -> tuple[str, ...]:
             return example.good, example.bad
 
 
+def split_key(example: Example) -> str:
+    """Return what must not be in two splits: the text, or a question's context."""
+    match example:
+        case TextExample():
+            return f"{example.text}\n{example.text_b}"
+        case TokensExample():
+            return " ".join(example.tokens)
+        case SpanExample():
+            return example.context
+        case MinimalPair():
+            return example.good
+
+
 @dataclass(frozen=True)
 class TaskData:
     """A task with its examples: `train`, `dev` for choices, and `test` for reports; minimal pairs have only `test`.
@@ -101,13 +114,19 @@ class TaskData:
         """The examples for reported scores."""
         return self.splits["test"]
 
-    @property
+    @cached_property
     def notes(self) -> list[str]:
-        """A sentence per location with dropped rows."""
-        return [
+        """A sentence per location with dropped rows, and one where train or dev hold texts of test."""
+        skipped = [
             f"{place}: {' and '.join(f'{count:,} {reason}' for reason, count in counts.items())} rows are skipped"
             for place, counts in self.dropped.items()
         ]
+        known = {split_key(example) for split in {"train", "dev"} & self.splits.keys() for example in self.splits[split]}
+        if not (repeated := sum(split_key(example) in known for example in self.test)):
+            return skipped
+        what = "contexts" if isinstance(self.test[0], SpanExample) else "texts"
+        share = f"{repeated:,} of the {len(self.test):,} examples of test ({repeated / len(self.test):.1%})"
+        return [*skipped, f"{self.spec.name}: {share} have {what} that train or dev also have"]
 
     @cached_property
     def fingerprint(self) -> str:

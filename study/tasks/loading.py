@@ -24,7 +24,7 @@ from study.tasks.example_tables import (
     split_file,
     splits_there,
 )
-from study.tasks.examples import Example, MinimalPair, SpanExample, TagScheme, TaskData, TextExample, TokensExample, texts_among
+from study.tasks.examples import Example, TagScheme, TaskData, split_key, texts_among
 from study.tasks.parsing import MISSING, RowError, parse, several_labels, several_names
 from study.tasks.task_spec import TaskSource, TaskSpec, is_whole, label_name, read_spec
 
@@ -78,7 +78,7 @@ def hold_out(examples: Sequence[Example], share: float, place: str) -> tuple[lis
     """
     parts: tuple[list[Example], list[Example]] = ([], [])
     for example in examples:
-        digest = hashlib.blake2b(_key(example).encode("utf-8", "replace"), digest_size=8).digest()
+        digest = hashlib.blake2b(split_key(example).encode("utf-8", "replace"), digest_size=8).digest()
         parts[int.from_bytes(digest, "big") < share * 2**64].append(example)
     if not all(parts):
         raise InputError.at(place, f"has {len(examples)} rows, too few to hold out a share of {share}; name a dev split")
@@ -93,19 +93,6 @@ def _refuse_constant_labels(spec: TaskSpec, splits: dict[str, list[Example]], ta
             what = f"score {labels.pop()}" if spec.regression else f"label {labels.pop()} (by index)"
             remedy = "name a split whose labels differ and are not kept secret"
             raise InputError.at(tables[role].place, f"all {len(splits[role]):,} usable rows have the {what}; {remedy}")
-
-
-def _key(example: Example) -> str:
-    """Return what must not be in two splits: the text, or a question's context."""
-    match example:
-        case TextExample():
-            return f"{example.text}\n{example.text_b}"
-        case TokensExample():
-            return " ".join(example.tokens)
-        case SpanExample():
-            return example.context
-        case MinimalPair():
-            return example.good
 
 
 def _source(spec: TaskSpec, roots: Sequence[Path]) -> tuple[TaskSource, Path | None]:
@@ -143,15 +130,9 @@ def _unread(paths: Sequence[Path]) -> str:
     return ""
 
 
-def _named_splits(spec: TaskSpec, source: TaskSource) -> dict[str, str]:
-    if spec.kind == "minimal_pairs":
-        return {"test": source.splits.test}
-    dev = {} if source.splits.dev is None else {"dev": source.splits.dev}
-    return {"train": source.splits.train, **dev, "test": source.splits.test}
-
-
 def _tables(spec: TaskSpec, source: TaskSource, pattern: Path | None, data: Path | None) -> dict[str, ExampleTable]:
-    wanted, splits = list(spec.columns(source).values()), _named_splits(spec, source)
+    wanted, splits = list(spec.columns(source).values()), spec.splits(source)
+    splits.pop(UNLABELLED, None)
     if source.embedded is not None:
         tables = embedded_tables(source.embedded)
         if missing := splits.keys() - tables.keys():

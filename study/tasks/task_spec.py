@@ -88,6 +88,12 @@ class Splits(Strict):
     unlabelled: Text | None = None
     dev_share: Share = 0.1
 
+    @model_validator(mode="after")
+    def _dev_is_named_or_held_out(self) -> Self:
+        if self.dev is not None and "dev_share" in self.model_fields_set:
+            raise ValueError(f"dev_share has no effect, since dev is {shown(self.dev)}; leave out one of the two")
+        return self
+
 
 class TaskSource(Strict):
     """One source of a task: local files, a hub dataset, or the docstrings.
@@ -174,6 +180,10 @@ class TaskSpec(Strict):
             for role in source.columns:
                 if role not in (*ROLES[self.kind], "id"):
                     raise ValueError(f"columns: {shown(role)} is not a role; {nearest(role, [*ROLES[self.kind], 'id'])}")
+            role_of: dict[str, str] = {}
+            for role, split in self.splits(source).items():
+                if (other := role_of.setdefault(split, role)) != role:
+                    raise ValueError(f"splits: {other} and {role} are both {shown(split)}; give each a split of its own")
         return self
 
     def _known_metrics(self) -> tuple[Metric, ...]:
@@ -189,6 +199,14 @@ class TaskSpec(Strict):
     def columns(self, source: TaskSource) -> dict[str, str]:
         """Return the column of each role in a source; `id` only if the source names it."""
         return ROLES[self.kind] | source.columns
+
+    def splits(self, source: TaskSource) -> dict[str, str]:
+        """Return the split of each role that a source names; minimal pairs have `test` alone."""
+        names = source.splits
+        if self.kind == "minimal_pairs":
+            return {"test": names.test}
+        roles = {"train": names.train, "dev": names.dev, "test": names.test, "unlabelled": names.unlabelled}
+        return {role: split for role, split in roles.items() if split is not None}
 
 
 def known_tasks() -> list[str]:

@@ -7,7 +7,7 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ GLUE = {"cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"}
 SHARED = ("cola", "sst2", "trec", "mrpc", "rte", "stsb", "wnut17_ner", "ud_ewt_pos", "qamr_qa", "blimp")
 SINGLE = {"kind": "single", "labels": ["bad", "good"], "metrics": ["accuracy"]}
 TEXTS = [{"text": f"it is {word}", "label": word} for word in ("good", "bad")] * 10
+
+SPLITS = {split: split for split in ("train", "dev", "test")}
 
 
 def write(file: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -96,6 +98,29 @@ def test_held_out_examples_stay_the_same_and_equal_texts_stay_together(tmp_path:
     assert learned | held == {row["text"] for row in rows}
     assert not learned & held
     assert 0 < len(held) < 20
+
+
+@pytest.mark.parametrize("kind", ["single", "pair", "tokens", "spans", "minimal_pairs"])
+def test_texts_of_test_that_stand_in_train_or_dev_are_counted(tmp_path: Path, kind: str) -> None:
+    """Of pairs both texts count, of questions the context, whose answers train gives away."""
+
+    def rows(*texts: str) -> list[dict[str, Any]]:
+        shapes: dict[str, Callable[[str], dict[str, Any]]] = {
+            "single": lambda text: {"text": text},
+            "pair": lambda text: {"text_a": text, "text_b": "so"},
+            "tokens": lambda text: {"tokens": text.split(), "tags": ["A", "B"]},
+            "spans": lambda text: {"context": text, "question": "what?", "answer": text, "answer_start": 0},
+            "minimal_pairs": lambda text: {"sentence_good": text, "sentence_bad": "so", "UID": "u"},
+        }
+        return [{"label": number % 2} | shapes[kind](text) for number, text in enumerate(texts)]
+
+    spec = {"kind": kind, "metrics": ["answer_f1" if kind == "spans" else "accuracy"]}
+    test = rows("the one", "the two", "the two", "the other")
+    notes = load_task(made(tmp_path, spec, train=rows("the one", "a b"), dev=rows("the two", "c d"), test=test)).notes
+    what = "contexts" if kind == "spans" else "texts"
+    repeated = [f"mine: 3 of the 4 examples of test (75.0%) have {what} that train or dev also have"]
+    assert notes == ([] if kind == "minimal_pairs" else repeated)
+    assert not load_task(made(tmp_path, spec, train=rows("a b", "c d"), dev=rows("e f", "g h"), test=test)).notes
 
 
 @pytest.mark.parametrize("kind", [SINGLE, {"kind": "pair", "regression": True, "metrics": ["spearman"]}], ids=["class", "pair"])
@@ -276,9 +301,10 @@ def test_labels_that_are_missing_are_not_none_of_them(tmp_path: Path, missing: s
 
 def test_a_dataset_of_the_hub_is_read_by_name(tmp_path: Path) -> None:
     """A folder of Parquet files is a dataset by its path, so that no network is needed."""
-    for split in ("train", "test"):
+    for split in ("train", "validation", "test"):
         write(tmp_path / f"{split}.parquet", TEXTS)
-    source: dict[str, Any] = {"files": None, "hub": str(tmp_path), "splits": {"train": "train", "dev": "train", "test": "test"}}
+    splits = {"train": "train", "dev": "validation", "test": "test"}
+    source: dict[str, Any] = {"files": None, "hub": str(tmp_path), "splits": splits}
     task = load_task(made(tmp_path, SINGLE | {"source": source}))
     assert len(task.test) == len(TEXTS)
     source["splits"] = {"train": "train", "test": "tset"}
@@ -323,18 +349,21 @@ def test_a_class_of_a_dataset_is_an_index_whatever_its_name(
 
 def test_labels_that_give_a_class_the_name_of_another_are_refused(tmp_path: Path) -> None:
     features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
-    datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}, features=features).to_parquet(tmp_path / "train.parquet")
-    spec = SINGLE | {"labels": ["yes", "maybe"], "source": {"splits": dict.fromkeys(("train", "dev", "test"), "train")}}
+    for split in SPLITS:
+        data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}, features=features)
+        data.to_parquet(tmp_path / f"{split}.parquet")
+    spec = SINGLE | {"labels": ["yes", "maybe"], "source": {"splits": SPLITS}}
     assert "train.parquet: 'yes' is class 0 of labels, but class 1 of 'no', 'yes'; name them" in refused(made(tmp_path, spec))
 
 
 def test_a_class_and_its_name_in_another_file_are_the_same(tmp_path: Path) -> None:
     """Two stars are class 1 of the Parquet file, and a CSV file writes 2."""
     features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["1", "2"])})
-    datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}, features=features).to_parquet(tmp_path / "train.parquet")
+    for split in ("train", "dev"):
+        data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}, features=features)
+        data.to_parquet(tmp_path / f"{split}.parquet")
     (tmp_path / "test.csv").write_text("text,label\nc,2\nd,1\n")
-    splits = {"train": "train", "dev": "train", "test": "test"}
-    task = load_task(made(tmp_path, {"kind": "single", "metrics": ["accuracy"], "source": {"splits": splits}}))
+    task = load_task(made(tmp_path, {"kind": "single", "metrics": ["accuracy"], "source": {"splits": SPLITS}}))
     assert (task.labels, [example.label for example in texts_among(task.test)]) == (("1", "2"), [1, 0])
 
 
@@ -402,6 +431,10 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
     ({"source": {"hub": "nyu-mll/glue"}}, "needs exactly one of 'files', 'hub' and 'embedded'"),
     ({"source": {"files": "reviews"}}, "files 'reviews' has no {split} in it, so every split would be the same file"),
     ({"source": {"revision": "main"}}, "'config' and 'revision' need a hub dataset"),
+    ({"source": {"splits": {"test": "train"}}}, "splits: train and test are both 'train'; give each a split of its own"),
+    ({"source": {"splits": {"dev": "test"}}}, "splits: dev and test are both 'test'"),
+    ({"source": {"splits": {"unlabelled": "test"}}}, "splits: test and unlabelled are both 'test'"),
+    ({"source": {"splits": {"dev": "dev", "dev_share": 0.5}}}, "dev_share has no effect, since dev is 'dev'"),
 ]
 
 
@@ -732,9 +765,8 @@ def test_rows_that_cannot_be_used_are_dropped_and_counted_where_the_source_says_
         task = load_task(made(tmp_path, spec | source, train=rows, dev=rows, test=rows[:2]))
         assert sorted(task.labels) == ["bad", "good"]
         assert [len(examples) for examples in task.splits.values()] == [2, 2, 2]
-        assert task.notes == [
-            f"{tmp_path / split}.jsonl: 2 empty and 2 unlabelled rows are skipped" for split in ("train", "dev")
-        ]
+        skipped = [f"{tmp_path / split}.jsonl: 2 empty and 2 unlabelled rows are skipped" for split in ("train", "dev")]
+        assert task.notes[:2] == skipped
     for odd, reason in ((empty, "empty"), (secret, "unlabelled")):
         path = made(tmp_path, SINGLE, train=rows[:2], dev=rows[:2], test=[good, odd])
         assert ":2: " in refused(path)
@@ -751,7 +783,7 @@ def test_rows_that_contradict_themselves_or_have_no_answer_are_dropped_where_the
     assert re.findall(r"drop: \[(\w+)\]", message) == ["invalid", "invalid", "unlabelled"]
     source = {"source": {"drop": ["unlabelled", "invalid"]}}
     task = load_task(made(tmp_path, spans | source, train=[good], dev=[good], test=[good, *odd]))
-    assert (len(task.test), task.notes) == (1, [f"{tmp_path / 'test'}.jsonl: 2 invalid and 1 unlabelled rows are skipped"])
+    assert (len(task.test), task.notes[0]) == (1, f"{tmp_path / 'test'}.jsonl: 2 invalid and 1 unlabelled rows are skipped")
     of_tokens: list[dict[str, Any]] = [{"tokens": ["a", "b"], "tags": tags} for tags in (["X", "Y"], ["X"], None)]
     tokens = {"kind": "tokens", "metrics": ["accuracy"]} | source
     assert len(load_task(made(tmp_path, tokens, train=of_tokens, dev=of_tokens, test=of_tokens)).test) == 1
@@ -805,9 +837,6 @@ def test_a_label_that_train_lacks_is_named_with_the_remedy(tmp_path: Path) -> No
         "label 'I-X' does not occur in the train split, which defines the labels; "
         "correct it, or name all labels under `labels:` of the task"
     )
-
-
-SPLITS = {split: split for split in ("train", "dev", "test")}
 
 
 def conll_train(tmp_path: Path, text: str, metrics: str = "accuracy") -> str:
