@@ -13,6 +13,7 @@ from typing import Any
 
 from study.base.errors import InputError, Problem, cut, nearest, shown
 from study.base.grouping import grouped
+from study.base.quantities import plural
 from study.tasks.embedded import embedded_tables
 from study.tasks.example_tables import (
     KINDS,
@@ -24,7 +25,7 @@ from study.tasks.example_tables import (
     split_file,
     splits_there,
 )
-from study.tasks.examples import Example, TagScheme, TaskData, split_key, texts_among
+from study.tasks.examples import Example, SpanExample, TagScheme, TaskData, split_key, texts_among
 from study.tasks.parsing import MISSING, RowError, parse, several_labels, several_names
 from study.tasks.task_spec import TaskSource, TaskSpec, is_whole, label_name, read_spec
 
@@ -81,7 +82,9 @@ def hold_out(examples: Sequence[Example], share: float, place: str) -> tuple[lis
         digest = hashlib.blake2b(split_key(example).encode("utf-8", "replace"), digest_size=8).digest()
         parts[int.from_bytes(digest, "big") < share * 2**64].append(example)
     if not all(parts):
-        raise InputError.at(place, f"has {len(examples)} rows, too few to hold out a share of {share}; name a dev split")
+        what = "context" if isinstance(examples[0], SpanExample) else "text"
+        rows = f"has {len(examples)} rows of {plural(len(set(map(split_key, examples))), f'distinct {what}')}"
+        raise InputError.at(place, f"{rows}, too few to hold out a share of {share}; name a dev split")
     return parts
 
 

@@ -86,7 +86,7 @@ class Splits(Strict):
     dev: Text | None = None
     test: Text = "test"
     unlabelled: Text | None = None
-    dev_share: Share = 0.1
+    dev_share: Annotated[Share, Field(gt=0, lt=1)] = 0.1
 
     @model_validator(mode="after")
     def _dev_is_named_or_held_out(self) -> Self:

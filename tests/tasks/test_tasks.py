@@ -100,6 +100,24 @@ def test_held_out_examples_stay_the_same_and_equal_texts_stay_together(tmp_path:
     assert 0 < len(held) < 20
 
 
+@pytest.mark.parametrize(
+    ("spec", "rows", "message"),
+    [
+        (SINGLE, [{"text": "x", "label": number % 2} for number in range(20)], "has 20 rows of 1 distinct text, too few"),
+        (
+            {"kind": "spans", "metrics": ["answer_f1"]},
+            [{"context": f"a {n % 2}", "question": f"{n}?", "answer": "a", "answer_start": 0} for n in range(30)],
+            "has 30 rows of 2 distinct contexts, too few to hold out a share of 0.1; name a dev split",
+        ),
+    ],
+    ids=["texts", "contexts"],
+)
+def test_too_few_distinct_texts_to_hold_some_out_are_counted(
+    tmp_path: Path, spec: dict[str, Any], rows: list[dict[str, Any]], message: str
+) -> None:
+    assert f"train.jsonl: {message}" in refused(made(tmp_path, spec | {"source": {"splits": {}}}, train=rows, test=rows))
+
+
 @pytest.mark.parametrize("kind", ["single", "pair", "tokens", "spans", "minimal_pairs"])
 def test_texts_of_test_that_stand_in_train_or_dev_are_counted(tmp_path: Path, kind: str) -> None:
     """Of pairs both texts count, of questions the context, whose answers train gives away."""
@@ -435,6 +453,8 @@ BAD_SPECS: list[tuple[dict[str, Any], str]] = [
     ({"source": {"splits": {"dev": "test"}}}, "splits: dev and test are both 'test'"),
     ({"source": {"splits": {"unlabelled": "test"}}}, "splits: test and unlabelled are both 'test'"),
     ({"source": {"splits": {"dev": "dev", "dev_share": 0.5}}}, "dev_share has no effect, since dev is 'dev'"),
+    ({"source": {"splits": {"dev_share": 0}}}, "dev_share: 0 must be above 0"),
+    ({"source": {"splits": {"dev_share": 1}}}, "dev_share: 1 must be below 1"),
 ]
 
 
