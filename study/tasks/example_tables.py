@@ -52,11 +52,16 @@ def path_of_split(pattern: Path, split: str) -> Path:
     return Path(str(pattern).replace("{split}", split))
 
 
-def split_file(pattern: Path, split: str) -> Path | None:
-    """Return the file of a split, by default with a known suffix; None if missing."""
+def split_files(pattern: Path, split: str) -> list[Path]:
+    """Return the files of a split, by default of any known suffix; the first is read."""
     path = path_of_split(pattern, split)
     candidates = [path] if path.name.lower().endswith(SUFFIXES) else [path.with_name(path.name + suffix) for suffix in SUFFIXES]
-    return next((candidate for candidate in candidates if candidate.is_file()), None)
+    return [candidate for candidate in candidates if candidate.is_file()]
+
+
+def split_file(pattern: Path, split: str) -> Path | None:
+    """Return the file of a split that is read; None if missing."""
+    return next(iter(split_files(pattern, split)), None)
 
 
 def splits_there(pattern: Path) -> list[str]:

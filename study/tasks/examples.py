@@ -91,13 +91,15 @@ def split_key(example: Example) -> str:
 class TaskData:
     """A task with its examples: `train`, `dev` for choices, and `test` for reports; minimal pairs have only `test`.
 
-    An example's `row` counts from 0 in its file or table. `dropped` counts dropped rows by location and reason.
+    An example's `row` counts from 0 in its file or table. `dropped` counts dropped rows by location and reason; `passed_over`
+    has a sentence for each file that seems to be of the task and is not read.
     """
 
     spec: TaskSpec
     labels: tuple[str, ...]
     splits: Mapping[str, Sequence[Example]]
     dropped: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    passed_over: tuple[str, ...] = ()
 
     @property
     def train(self) -> Sequence[Example]:
@@ -116,17 +118,20 @@ class TaskData:
 
     @cached_property
     def notes(self) -> list[str]:
-        """A sentence per location with dropped rows, and one where train or dev hold texts of test."""
-        skipped = [
-            f"{place}: {' and '.join(f'{count:,} {reason}' for reason, count in counts.items())} rows are skipped"
-            for place, counts in self.dropped.items()
+        """A sentence per file that is not read or has dropped rows, and one where train or dev hold texts of test."""
+        of_files = [
+            *self.passed_over,
+            *(
+                f"{place}: {' and '.join(f'{count:,} {reason}' for reason, count in counts.items())} rows are skipped"
+                for place, counts in self.dropped.items()
+            ),
         ]
         known = {split_key(example) for split in {"train", "dev"} & self.splits.keys() for example in self.splits[split]}
         if not (repeated := sum(split_key(example) in known for example in self.test)):
-            return skipped
+            return of_files
         what = "contexts" if isinstance(self.test[0], SpanExample) else "texts"
         share = f"{repeated:,} of the {len(self.test):,} examples of test ({repeated / len(self.test):.1%})"
-        return [*skipped, f"{self.spec.name}: {share} have {what} that train or dev also have"]
+        return [*of_files, f"{self.spec.name}: {share} have {what} that train or dev also have"]
 
     @cached_property
     def fingerprint(self) -> str:

@@ -23,6 +23,7 @@ from study.tasks.example_tables import (
     read_hub_split,
     read_table,
     split_file,
+    split_files,
     splits_there,
 )
 from study.tasks.examples import Example, SpanExample, TagScheme, TaskData, split_key, texts_among
@@ -31,6 +32,9 @@ from study.tasks.task_spec import TaskSource, TaskSpec, is_whole, label_name, re
 
 UNLABELLED = "unlabelled"
 """The split whose labels a teacher gives."""
+
+_DEV = ("dev", "validation", "valid", "val")
+"""What a split for choices is usually called."""
 
 _GIVEN = "with --data, in a sweep file as downstream.data"
 """How to give the folder of task files."""
@@ -69,7 +73,7 @@ def load_task(name: str, data: Path | None = None, place: str = "task") -> TaskD
     if "train" in splits and "dev" not in splits:
         train, dev = hold_out(splits["train"], source.splits.dev_share, tables["train"].place)
         splits |= {"train": train, "dev": dev}
-    return TaskData(spec, labels, splits, dropped)
+    return TaskData(spec, labels, splits, dropped, _passed_over(spec, source, pattern))
 
 
 def hold_out(examples: Sequence[Example], share: float, place: str) -> tuple[list[Example], list[Example]]:
@@ -120,6 +124,22 @@ def _source(spec: TaskSpec, roots: Sequence[Path]) -> tuple[TaskSource, Path | N
         for split in (source.splits.train, source.splits.test)
     ]
     raise InputError.at(spec.name, f"{looked}; give the folder that holds them {_GIVEN}{_unread(files)}")
+
+
+def _passed_over(spec: TaskSpec, source: TaskSource, pattern: Path | None) -> tuple[str, ...]:
+    """Return a sentence for each file beside those of the splits that seems to be of the task too, and is not read."""
+    if pattern is None:
+        return ()
+    notes, splits = [], spec.splits(source)
+    for read, *others in (split_files(pattern, split) for split in splits.values()):
+        notes += [f"{other}: is not read, since {read.name} is; remove one of the two" for other in others]
+    if "train" in splits and "dev" not in splits:
+        unread = [(name, file) for name in _DEV if name not in splits.values() and (file := split_file(pattern, name))]
+        held_out = f"is not read, since a share of {splits['train']} is held out to choose on"
+        notes += [
+            f"{file}: {held_out}; to choose on this file, add `dev: {name}` to the task's splits" for name, file in unread
+        ]
+    return tuple(notes)
 
 
 def _unread(paths: Sequence[Path]) -> str:

@@ -641,6 +641,33 @@ def test_files_in_the_folder_that_is_given_go_before_those_beside_the_task(tmp_p
     assert len(load_task(path, given).test) == 4
 
 
+@pytest.mark.parametrize("name", ["dev", "validation", "valid", "val"])
+def test_a_dev_split_that_is_not_named_is_not_read_without_a_word(tmp_path: Path, name: str) -> None:
+    rows = [{"text": f"text {number}", "label": number % 2} for number in range(60)]
+    others = [{"text": f"other {number}", "label": number % 2} for number in range(60)]
+    path = made(tmp_path, SINGLE | {"source": {"splits": {}}}, train=rows, test=others)
+    assert load_task(path).notes == []
+    write(tmp_path / f"{name}.jsonl", TEXTS)
+    held_out = "is not read, since a share of train is held out to choose on"
+    remedy = f"to choose on this file, add `dev: {name}` to the task's splits"
+    assert load_task(path).notes == [f"{tmp_path / name}.jsonl: {held_out}; {remedy}"]
+    named = {"train": "train", "test": "test", "dev": name}
+    assert load_task(made(tmp_path, SINGLE | {"source": {"splits": named}})).notes == []
+    on_test = SINGLE | {"source": {"splits": {"train": "train", "test": name}}}
+    assert load_task(made(tmp_path, on_test)).notes == []
+
+
+def test_of_two_files_of_a_split_the_one_that_is_not_read_is_named(tmp_path: Path) -> None:
+    rows = [{"text": f"text {number}", "label": number % 2} for number in range(60)]
+    splits = {"train": rows[:20], "dev": rows[20:40], "test": rows[40:]}
+    path = made(tmp_path, SINGLE, ".csv", **splits)
+    assert load_task(path).notes == []
+    write(tmp_path / "train.jsonl", TEXTS)
+    note = f"{tmp_path / 'train.csv'}: is not read, since train.jsonl is; remove one of the two"
+    assert load_task(path).notes == [note]
+    assert load_task(made(tmp_path, SINGLE | {"source": {"files": "{split}.csv", "splits": SPLITS}})).notes == []
+
+
 def test_data_that_are_not_there_are_asked_for(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"trec: it is read from local files, trec/{split}; give .*--data"):
         load_task("trec")
