@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import cached_property
 
@@ -118,20 +118,27 @@ class TaskData:
 
     @cached_property
     def notes(self) -> list[str]:
-        """A sentence per file that is not read or has dropped rows, and one where train or dev hold texts of test."""
-        of_files = [
-            *self.passed_over,
-            *(
-                f"{place}: {' and '.join(f'{count:,} {reason}' for reason, count in counts.items())} rows are skipped"
-                for place, counts in self.dropped.items()
-            ),
+        """A sentence per file that is not read or has dropped rows, and on examples of test that say little or nothing."""
+        dropped = [
+            f"{place}: {' and '.join(f'{count:,} {reason}' for reason, count in counts.items())} rows are skipped"
+            for place, counts in self.dropped.items()
         ]
+        return [*self.passed_over, *dropped, *self._repeated(), *self._undecidable()]
+
+    def _repeated(self) -> Iterator[str]:
+        """Yield how many examples of test have a text that train or dev also have, if any."""
         known = {split_key(example) for split in {"train", "dev"} & self.splits.keys() for example in self.splits[split]}
-        if not (repeated := sum(split_key(example) in known for example in self.test)):
-            return of_files
-        what = "contexts" if isinstance(self.test[0], SpanExample) else "texts"
-        share = f"{repeated:,} of the {len(self.test):,} examples of test ({repeated / len(self.test):.1%})"
-        return [*of_files, f"{self.spec.name}: {share} have {what} that train or dev also have"]
+        if count := sum(split_key(example) in known for example in self.test):
+            what = "contexts" if isinstance(self.test[0], SpanExample) else "texts"
+            yield f"{self.spec.name}: {self._of_test(count)} have {what} that train or dev also have"
+
+    def _undecidable(self) -> Iterator[str]:
+        """Yield how many minimal pairs are of two equal sentences, if any."""
+        if count := sum(isinstance(pair, MinimalPair) and pair.good == pair.bad for pair in self.test):
+            yield f"{self.spec.name}: {self._of_test(count)} are pairs of equal sentences, which score half with any encoder"
+
+    def _of_test(self, count: int) -> str:
+        return f"{count:,} of the {len(self.test):,} examples of test ({count / len(self.test):.1%})"
 
     @cached_property
     def fingerprint(self) -> str:

@@ -245,6 +245,8 @@ def _labels(spec: TaskSpec, source: TaskSource, tables: dict[str, ExampleTable])
     if len(names) < 2:
         raise InputError.at(table.place, f"column {shown(column)} holds {len(names)} kinds of label; a task needs at least two")
     _refuse_case_variants(names, table.place, column)
+    if spec.kind in ("single", "pair") and not spec.multi_label:
+        _refuse_scores(names, table.place, column)
     if spec.multi_label:
         _refuse_joined_names(names, table.place, column)
     return tuple(sorted(names, key=lambda name: (len(name), name) if name.isdecimal() else (0, name)))
@@ -278,6 +280,17 @@ def _refuse_case_variants(names: set[str], place: str, column: str) -> None:
         problems.append(Problem(place, f"column {shown(column)} holds {' and '.join(map(shown, same))}, {message}"))
     if problems:
         raise InputError(problems)
+
+
+def _refuse_scores(names: set[str], place: str, column: str) -> None:
+    """Raise InputError if all names are numbers, and one is not whole."""
+    try:
+        fractions = sorted(number for number in map(float, names) if not number.is_integer())
+    except ValueError:
+        return
+    if fractions:
+        message = f"holds {len(names):,} different numbers, such as {fractions[0]:g}; for scores set `regression: true`"
+        raise InputError.at(place, f"column {shown(column)} {message}, or, if they are classes, name them under labels")
 
 
 def _as_seen(name: str) -> str:

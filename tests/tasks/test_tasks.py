@@ -839,6 +839,28 @@ def test_rows_that_contradict_themselves_or_have_no_answer_are_dropped_where_the
     assert len(load_task(made(tmp_path, regression, train=scores, dev=scores, test=scores)).test) == 2
 
 
+def test_pairs_of_equal_sentences_are_counted(tmp_path: Path) -> None:
+    """BLiMP itself has seven of them, so they are no reason to refuse a task."""
+    pairs = [{"sentence_good": "a b", "sentence_bad": bad, "UID": "u"} for bad in ("b a", "a b", "b b", "a a")]
+    task = load_task(made(tmp_path, {"kind": "minimal_pairs", "metrics": ["accuracy"]}, test=pairs))
+    told = "mine: 1 of the 4 examples of test (25.0%) are pairs of equal sentences, which score half with any encoder"
+    assert (len(task.test), task.notes) == (4, [told])
+
+
+def test_numbers_that_are_not_whole_are_no_classes_unless_named(tmp_path: Path) -> None:
+    rows = [{"text": f"text {number}", "label": number / 3} for number in range(30)]
+    classes = {"kind": "single", "metrics": ["accuracy"]}
+    path = made(tmp_path, classes, train=rows, dev=rows, test=rows)
+    message = "column 'label' holds 30 different numbers, such as 0.333333; for scores set `regression: true`"
+    assert refused(path) == f"{tmp_path / 'train.jsonl'}: {message}, or, if they are classes, name them under labels"
+    stars = [{"text": f"text {number}", "label": number % 3 / 2} for number in range(30)]
+    named = load_task(made(tmp_path, classes | {"labels": [0, 0.5, 1]}, train=stars, dev=stars, test=stars))
+    assert named.labels == ("0", "0.5", "1")
+    for labels in (["0", "1", "2"], ["3.11", "3.12", "older"]):
+        rows = [{"text": label, "label": label} for label in labels]
+        assert list(load_task(made(tmp_path, classes, train=rows, dev=rows, test=rows)).labels) == labels
+
+
 def test_labels_that_say_nothing_are_refused(tmp_path: Path) -> None:
     """Scores that are all equal correlate with nothing, and the -1 of a hidden label is no class unless it is named as one."""
     scores = [{"text": "a", "label": number} for number in (1.5, 2)]
