@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from study.base.durable_files import is_there
-from study.base.errors import InputError, Problem, check_all, map_all
+from study.base.errors import InputError, Problem, check_all, map_all, shown
 from study.base.grouping import grouped
 from study.base.quantities import count_text
+from study.base.text import joined
 from study.config.resources import Resources
 from study.config.run_config import RunConfig
 from study.config.score_config import GRID, Downstream
@@ -160,6 +161,10 @@ def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
         return subset(load_task(names[number], data, f"downstream.tasks[{number}]"), downstream.knobs)
 
     tasks = dict(zip(names, map_all(loaded, range(len(names))), strict=True))
+    for name, files in grouped(names, lambda one: tasks[one].spec.name).items():
+        if len({tasks[one].fingerprint for one in files}) > 1:
+            message = f"are different tasks of one name, {shown(name)}; give each file its own, as in `name: {name}-2`"
+            raise InputError.at("downstream.tasks", f"{joined(files)} {message}")
     if (teacher := downstream.knobs.teacher) is not None:
         _check_teaching(tasks, Path(teacher))
     return tasks

@@ -464,6 +464,30 @@ def test_a_score_that_was_stopped_while_its_teacher_or_it_learned_resumes_to_the
     assert losses(again.folder) == losses(on_topics(small, **teaching).folder)
 
 
+def test_unlike_tasks_of_one_name_are_refused_where_they_are_scored_together(tmp_path: Path) -> None:
+    """Tables and JSON have a task's name alone; a task that is given twice is one."""
+    task = {"kind": "minimal_pairs", "metrics": ["accuracy"], "sources": [{"files": "{split}"}]}
+    files = [tmp_path / folder / "order.yaml" for folder in ("news", "reviews")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(json.dumps(task))
+        pair = {"sentence_good": f"{file.parent.name} a b", "sentence_bad": "b a", "UID": "u"}
+        file.with_name("test.jsonl").write_text(json.dumps(pair))
+
+    def loaded(*tasks: Path) -> list[str]:
+        return [*load_tasks(Downstream.parse({"tasks": [str(task) for task in tasks]}))]
+
+    with pytest.raises(InputError) as refusal:
+        loaded(*files)
+    remedy = "give each file its own, as in `name: order-2`"
+    assert (
+        str(refusal.value) == f"downstream.tasks: {files[0]} and {files[1]} are different tasks of one name, 'order'; {remedy}"
+    )
+    assert len(loaded(files[0], tmp_path / "reviews" / ".." / "news" / "order.yaml")) == 2
+    files[1].write_text(json.dumps({"name": "order-2"} | task))
+    assert len(loaded(*files)) == 2
+
+
 def test_teaching_without_a_teacher_or_text_is_refused_before_anything_is_made(run: RunFolder) -> None:
     tasks, teacher = [str(data_of(run) / "first.yaml")], str(run.path)
     with pytest.raises(InputError, match=r"first\.yaml: has no unlabelled text to teach on; name one in its YAML"):
