@@ -197,6 +197,7 @@ MOST_QUESTION = 64
 class Inputs:
     """One split as inputs of the encoder; several inputs can be windows of one example.
 
+    `truncated` counts the examples that lose pieces; those in several windows lose none.
     `second` is where the second text of an input begins (its length without one). `labels` has a class, a number, or a 0 or 1
     for each of several classes, for each input; for tagged words, `word_places` are the positions of their first pieces and
     `word_labels` their classes; for spans, `labels` are (first, last) positions of the answer, 0 where the window lacks it, and
@@ -274,10 +275,10 @@ class TaskEncoder:
         room = self.max_length - 2
         rows, owners, places, labels, cut = [], [], [], [], 0
         for number, (example, encoding) in enumerate(zip(examples, encoded, strict=True)):
-            words = self._words(encoding, *texts[number], room)
-            windows = list(windows_of_words([len(word) for word in words], room))
-            cut += len(windows) > 1
-            for begin, end in windows:
+            whole = self._words(encoding, *texts[number])
+            words = [word[:room] for word in whole]
+            cut += words != whole
+            for begin, end in windows_of_words([len(word) for word in words], room):
                 lengths = np.array([len(word) for word in words[begin:end]])
                 rows.append(self._input([piece for word in words[begin:end] for piece in word]))
                 owners.append(number)
@@ -287,8 +288,8 @@ class TaskEncoder:
         none = np.zeros(len(rows), dtype=np.int64)
         return Inputs(tokens, tokens.lengths, np.array(owners), none, cut, Ragged.of(places), Ragged.of(labels))
 
-    def _words(self, encoding: Encoding, text: str, begins: Ints, room: int) -> list[list[int]]:
-        """Return the pieces of each word, at most those that fit one input.
+    def _words(self, encoding: Encoding, text: str, begins: Ints) -> list[list[int]]:
+        """Return the pieces of each word.
 
         A word without any piece is [UNK]; one inside the piece of the word before is labelled there.
         """
@@ -299,7 +300,7 @@ class TaskEncoder:
             words[word].append(piece)
             reached[word] = max(reached[word], end)
         reached = np.maximum.accumulate(reached)
-        return [word[:room] or ([] if reached[n] > begins[n] else [self.special.unk]) for n, word in enumerate(words)]
+        return [word or ([] if reached[n] > begins[n] else [self.special.unk]) for n, word in enumerate(words)]
 
     def _spans(self, examples: Sequence[SpanExample]) -> Inputs:
         """Questions with their contexts, long ones in half-overlapping windows; an answer counts where it is whole."""
@@ -308,14 +309,13 @@ class TaskEncoder:
         rows, second, owners, labels, characters, cut = [], [], [], [], [], 0
         for number, (example, requested, context) in enumerate(zip(examples, questions, contexts, strict=True)):
             question = requested.ids[: min(MOST_QUESTION, (self.max_length - 3) // 2)]
+            cut += len(question) < len(requested.ids)
             room = self.max_length - 3 - len(question)
             offsets = np.array(context.offsets, dtype=np.int64).reshape(-1, 2)
             answer = None
             if example.answers:
                 answer = answer_pieces(offsets, example.starts[0], example.starts[0] + len(example.answers[0]))
-            windows = list(overlapping_windows(len(context.ids), room))
-            cut += len(windows) > 1
-            for begin, end in windows:
+            for begin, end in overlapping_windows(len(context.ids), room):
                 rows.append(self._input(question, context.ids[begin:end]))
                 before = len(question) + 2
                 second.append(before)

@@ -190,7 +190,7 @@ class TaskInputs:
 
     @property
     def truncated(self) -> int:
-        """Examples that did not fit one input: cut texts, and others in several windows."""
+        """Examples of all splits that lose pieces: of texts, of a question, or of a word longer than an input."""
         return sum(inputs.truncated for inputs in self.splits.values())
 
     def collator(self, split: str) -> Collator:

@@ -78,6 +78,19 @@ def test_every_word_of_a_long_text_is_labelled_once() -> None:
     assert inputs.tokens.lengths.max() <= 12
     labels = [inputs.word_labels[row].tolist() for row in range(len(inputs)) if inputs.example[row] == 1]
     assert [label for row in labels for label in row] == list(range(40))
+    assert inputs.truncated == 0
+
+
+def test_only_a_word_or_a_question_that_loses_pieces_is_counted_as_cut() -> None:
+    tagged_words = [
+        TokensExample(0, ("a" * 6, "b"), (0, 1)),
+        TokensExample(1, ("a" * 7,), (0,)),
+        TokensExample(2, ("a",), (0,)),
+    ]
+    assert encoder(8).encode(tagged_words).truncated == 1
+    questions = [SpanExample(0, CONTEXT, question, ("a",), (0,)) for question in ("a b c d", "a b c d e")]
+    inputs = encoder(11).encode(questions)
+    assert (np.bincount(inputs.example) > 1).all()
     assert inputs.truncated == 1
 
 
