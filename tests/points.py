@@ -51,6 +51,8 @@ TRUTHS = {
     "score-of-sizes": {"chance": 0.25, "ceiling": 0.95, "M": 3.0, "A": 300.0, "B": 900.0, "alpha": 0.3, "beta": 0.28},
     "error-of-loss": {"ceiling": 0.8, "k": 2.2, "gamma": 0.9},
     "chinchilla-power": {"E": 1.8, "A": 200.0, "alpha": 0.4, "B": 600.0, "beta": 0.45, "k": 0.7},
+    "kaplan": {"A": 1.5e10, "alpha_N": 0.076, "alpha_D": 0.103, "B": 1.8e13},
+    "kaplan-width-depth": {"A": 1e10, "alpha_width": 0.2, "alpha_D": 0.103, "alpha_depth": 0.06, "B": 1.8e13},
     "farseer": {
         "s": -0.06,
         "q": 0.13,

@@ -24,6 +24,9 @@ from study.store.sweep_folder import SweepFolder
 MOST_VARIANTS = 6
 """Maximum number of variants with laws in the answer; `study fit` fits any of them."""
 
+KAPLAN = {"chinchilla": "kaplan", "width-depth-tokens": "kaplan-width-depth"}
+"""The law in which the terms of a sum of powers share one power, by the name of that sum."""
+
 LEDGER_LAWS = {
     f"{law.name}: {law.formula}": law.name
     for law in LAWS.values()
@@ -34,7 +37,7 @@ LEDGER_LAWS = {
 
 @dataclass(frozen=True)
 class SweepLaws:
-    """Fitted laws, richest of each variant first; `reasons` say why there are no others."""
+    """Fitted laws in the order in which they are shown; `reasons` say why there are no others."""
 
     fits: tuple[LawFit, ...]
     reasons: tuple[str, ...]
@@ -60,7 +63,8 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
     """Fit the laws whose variables a sweep varies to its usable runs at their cells' best knobs.
 
     Loss in parameters and tokens if both vary, else in the one that does; if depth and width vary too, also the law in both; at
-    one budget the law in the sizes of the shape, if these vary independently. The index of `ledger` gives the order of the
+    one budget the law in the sizes of the shape, if these vary independently. Where a sum of powers omits something, the law of
+    KAPLAN is fitted, too; of the two the one that forecasts better comes first. The index of `ledger` gives the order of the
     records. Shapes of equal non-embedding parameters have one size; if no shape has two budgets, tokens show nothing. Runs that
     differ in `settings` have separate laws, up to MOST_VARIANTS. No law is fitted to several validation sets or masks, nor to a
     search, which gives few shapes a good rate and prunes others; a law with undetermined constants is left out.
@@ -104,22 +108,34 @@ def _laws(source: TableQuery, used: pd.DataFrame) -> SweepLaws:
     names = _candidates(used)
     if not names:
         return SweepLaws((), ("No law is fitted: the usable runs are of one size, and no shape has two budgets",))
-    fits, reasons = [], []
+    results: list[LawFit | list[str]] = []
     for name in names:
-        try:
-            fitted = fit_table(source, name, DEFAULT_SETTINGS)
-        except InputError as error:
-            problems = (problem if problem.place == name else f"{name}: {problem}" for problem in error.problems)
-            reasons += [f"No fit of {problem}" for problem in problems]
-            continue
-        if fitted.fit.intervals or fitted.fit.status == "failed":
-            fits.append(fitted)
-        elif fitted.fit.resamples.failed:
-            reasons.append(f"No fit of {name}: its resamples do not converge")
-        else:
-            points = plural(fitted.fit.observations.settings(fitted.fit.law), "different point")
-            reasons.append(f"No fit of {name}: other constants fit the {points} equally well")
-    return SweepLaws(tuple(fits), tuple(reasons))
+        one = _fitted(source, name)
+        others = [_fitted(source, KAPLAN[name])] if name in KAPLAN and isinstance(one, LawFit) and one.omissions else []
+        results += sorted([one, *others], key=_forecast_error)
+    fits = tuple(one for one in results if isinstance(one, LawFit))
+    return SweepLaws(fits, tuple(reason for one in results if isinstance(one, list) for reason in one))
+
+
+def _fitted(source: TableQuery, name: str) -> LawFit | list[str]:
+    """Return the fit of a law, or the reasons why there is none."""
+    try:
+        fitted = fit_table(source, name, DEFAULT_SETTINGS)
+    except InputError as error:
+        problems = (problem if problem.place == name else f"{name}: {problem}" for problem in error.problems)
+        return [f"No fit of {problem}" for problem in problems]
+    if fitted.fit.intervals or fitted.fit.status == "failed":
+        return fitted
+    if fitted.fit.resamples.failed:
+        return [f"No fit of {name}: its resamples do not converge"]
+    points = plural(fitted.fit.observations.settings(fitted.fit.law), "different point")
+    return [f"No fit of {name}: other constants fit the {points} equally well"]
+
+
+def _forecast_error(fitted: LawFit | list[str]) -> float:
+    if isinstance(fitted, list) or isinstance(fitted.forecast, str):
+        return np.inf
+    return float(np.mean(np.abs(fitted.forecast.errors)))
 
 
 def _candidates(used: pd.DataFrame) -> list[str]:

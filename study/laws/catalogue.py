@@ -169,6 +169,20 @@ _CURVES = (
 
 _FORMULAS = (
     FormulaLaw(
+        "kaplan",
+        "(A·N^−(alpha_N/alpha_D) + B/D)^alpha_D",
+        f"{_LOSS}. {_N}. {_D}. A is their N_c^(α_N/α_D), B their D_c.",
+        "Kaplan et al. 2020, arXiv 2001.08361, eq. 1.5",
+        "loss",
+    ),
+    FormulaLaw(
+        "kaplan-width-depth",
+        "(A · width^−(alpha_width/alpha_D) · depth^−(alpha_depth/alpha_D) + B/D)^alpha_D",
+        f"{_LOSS}. {_D}. Width and depth (layers) in place of N.",
+        "Ours, after Kaplan et al. 2020, arXiv 2001.08361, eq. 1.5, and the products of Tay et al. 2022, arXiv 2109.10686",
+        "loss",
+    ),
+    FormulaLaw(
         "chinchilla-power",
         "E + (A·N^−alpha + B·D^−beta)^k",
         f"{_LOSS}. {_N}. {_D}.",

@@ -105,22 +105,35 @@ class Optimum:
 
 @dataclass(frozen=True)
 class FlopsRule:
-    """How a law's variables spend FLOPs: C = `factor` · Π xᵢ^powerᵢ; `terms` are the law's coefficient and exponent of each."""
+    """How a law's variables spend FLOPs: C = `factor` · Π xᵢ^powerᵢ; `terms` are the law's coefficient and exponent of each.
+
+    A law that rises with the sum of its terms is least where the sum is. Exponents may be parameters over a common `divisor`.
+    """
 
     factor: float
     powers: Mapping[str, float]
     terms: Mapping[str, tuple[str, str]]
+    divisor: str | None = None
 
     def without(self, variable: str) -> FlopsRule:
         """Return the rule with this variable at one."""
         others = [name for name in self.terms if name != variable]
-        return FlopsRule(self.factor, {name: self.powers[name] for name in others}, {name: self.terms[name] for name in others})
+        powers = {name: self.powers[name] for name in others}
+        return replace(self, powers=powers, terms={name: self.terms[name] for name in others})
+
+    def terms_of(self, parameters: Floats, names: Sequence[str]) -> Floats:
+        """Return the coefficient and exponent of each variable: draws × variables × 2, from parameters of these names."""
+        terms = parameters[:, [[names.index(name) for name in pair] for pair in self.terms.values()]]
+        if self.divisor is not None:
+            terms[..., 1] /= parameters[:, names.index(self.divisor), None]
+        return terms
 
 
 CHINCHILLA = FlopsRule(6.0, {"parameters": 1, "tokens": 1}, {"parameters": ("A", "alpha"), "tokens": ("B", "beta")})
 
 FLOPS_RULES = {
     "chinchilla": CHINCHILLA,
+    "kaplan": replace(CHINCHILLA, terms={"parameters": ("A", "alpha_N"), "tokens": ("B", "alpha_D")}, divisor="alpha_D"),
     "width-depth-tokens": FlopsRule(
         72.0,
         {"width": 2, "depth": 1, "tokens": 1},
@@ -282,7 +295,7 @@ def parametric(fit: Fit) -> Frontier:
 
 
 def best_sizes(fit: Fit, budgets: tuple[float, ...] = BUDGETS) -> list[BestSizes]:
-    """Return the least loss of E + Σ aᵢ·xᵢ^−pᵢ at each budget C = k·Π xᵢ^wᵢ, in closed form; none for another law.
+    """Return where Σ aᵢ·xᵢ^−pᵢ is least at each budget C = k·Π xᵢ^wᵢ, in closed form; none for a law without a rule.
 
     No encoder has less than one layer. There is no optimum where a coefficient or exponent is zero.
     """
@@ -303,12 +316,12 @@ def best_sizes(fit: Fit, budgets: tuple[float, ...] = BUDGETS) -> list[BestSizes
 
 def _estimated_terms(fit: Fit, rule: FlopsRule) -> Floats:
     """Return the terms of a fit's estimates: 1 × variables × coefficient and exponent."""
-    return np.array([[[fit.estimates[name] for name in names] for names in rule.terms.values()]])
+    return rule.terms_of(np.array([[*fit.estimates.values()]]), [*fit.estimates])
 
 
 def _resampled_terms(fit: Fit, rule: FlopsRule) -> Floats:
     """Return the terms of a fit's resamples: resamples × variables × coefficient and exponent."""
-    return fit.resampled[:, [[fit.law.parameters.index(name) for name in names] for names in rule.terms.values()]]
+    return rule.terms_of(fit.resampled, fit.law.parameters)
 
 
 def _of_a_layer(rule: FlopsRule, terms: Floats, flops: float) -> Floats:

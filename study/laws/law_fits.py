@@ -95,10 +95,15 @@ class LawFit:
         factor = np.where(fitted.observations.beyond(columns), self.widening, 1.0)
         return widen(predicted, fitted.interval(fitted.predictions(columns)), fitted.settings.space, factor)
 
+    @property
+    def omissions(self) -> list[str]:
+        """What shows that the law omits something: lack of fit, and residuals that bend."""
+        lacking = [describe_lack_of_fit(self.lack_of_fit), describe_bend(bend_of_residuals(self.fit))]
+        return [reason for reason in lacking if reason]
+
     def judged(self) -> LawFit:
         """Return the same, with lack of fit and a missed forecast in the status."""
-        lacking = [describe_lack_of_fit(self.lack_of_fit), describe_bend(bend_of_residuals(self.fit))]
-        fitted = self.fit.with_reasons("lack_of_fit", [reason for reason in lacking if reason])
+        fitted = self.fit.with_reasons("lack_of_fit", self.omissions)
         return replace(self, fit=fitted.with_reasons("missed_forecast", describe_miss(self.forecast)))
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from study.base.text import file_name
@@ -17,6 +18,7 @@ from study.evidence import sweep_laws
 from study.evidence.evidence import gather, save_fits
 from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, open_ledger, usable
 from study.evidence.sweep_laws import SweepLaws, _candidates, fit_ledger
+from study.laws.catalogue import LAWS
 from study.laws.estimation import Settings
 from study.laws.law_fits import LawFit, fit_every_count, fit_table
 from study.laws.reading import TableQuery
@@ -43,6 +45,19 @@ class Chinchilla(Law):
         size = counts_of(config, 1)["parameters"]
         return float(2.5 + (size / 3e5) ** -self.alpha + (config.tokens / 1e6) ** -0.3)
 
+
+@dataclass(frozen=True)
+class Kaplan(Law):
+    """Kaplan's law of two exponents, beside the noise of seeds and sequences."""
+
+    def loss(self, config: RunConfig) -> float:
+        """The expected loss of a run in nats per masked token."""
+        columns = {"parameters": np.array([counts_of(config, 1)["parameters"]]), "tokens": np.array([config.tokens])}
+        return float(LAWS["kaplan"].predict(KAPLANS, columns)[0])
+
+
+KAPLANS = {"A": 3e9, "alpha_N": 0.16, "alpha_D": 0.15, "B": 9e9}
+"""Constants with losses of 3.5 to 5 nats."""
 
 EXPONENTS = {0.0: 0.3, 0.1: 0.6}
 """The exponent of the size under each dropout."""
@@ -190,6 +205,23 @@ def test_each_setting_has_its_law(made_once: SweepFolder) -> None:
         assert actual.fit.estimates["alpha"] == pytest.approx(alpha, abs=0.1)
     alone = fit_table(TableQuery(open_ledger(folder.path), where="recipe.dropout == 0.1"), "chinchilla")
     assert laws.fits[1].fit.estimates == alone.fit.estimates
+
+
+def test_where_a_sum_of_powers_omits_something_kaplans_law_is_fitted_and_stands_first_if_it_forecasts_better(
+    tmp_path: Path,
+) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "shapes": {"grid": {"depth": [1], "width": [32]}}})
+    for width, tokens, seed in product((32, 64, 128, 256), (5e5, 1e6, 2e6, 4e6, 8e6), (0, 1)):
+        add_run(folder, run_config(1, width, seed=seed, tokens=tokens), Kaplan(seed_deviation=0.001))
+    folder.write_ledger()
+    laws = gather(folder, include_unbracketed=True).laws
+    assert [one.fit.law.name for one in laws.fits] == ["kaplan", "chinchilla"]
+    kaplan, chinchilla = laws.fits
+    assert laws.shown is kaplan
+    assert not kaplan.omissions
+    assert chinchilla.omissions
+    for name in ("alpha_N", "alpha_D"):
+        assert kaplan.fit.estimates[name] == pytest.approx(KAPLANS[name], rel=0.02)
 
 
 @pytest.mark.slow

@@ -90,6 +90,17 @@ def test_law_says_what_it_is(law: Law) -> None:
     assert law.conventions
 
 
+def test_kaplans_law_of_both_becomes_its_laws_of_either_where_the_other_is_plentiful() -> None:
+    """Kaplan et al. 2020, table 2 (eq. 1.5): α_N 0.076, α_D 0.103, N_c 6.4e13, D_c 1.8e13; eq. 1.1 and 1.2 are its ends."""
+    alpha_n, alpha_d, n_c, d_c = 0.076, 0.103, 6.4e13, 1.8e13
+    published = {"A": n_c ** (alpha_n / alpha_d), "alpha_N": alpha_n, "alpha_D": alpha_d, "B": d_c}
+    some, endless = np.array([1e6, 1e9]), np.full(2, 1e40)
+    by_size = LAWS["kaplan"].predict(published, {"parameters": some, "tokens": endless})
+    np.testing.assert_allclose(by_size, LAWS["power"].predict({"A": n_c**alpha_n, "alpha": alpha_n}, {"parameters": some}))
+    by_tokens = LAWS["kaplan"].predict(published, {"parameters": endless, "tokens": some})
+    np.testing.assert_allclose(by_tokens, LAWS["tokens"].predict({"B": d_c**alpha_d, "beta": alpha_d}, {"tokens": some}))
+
+
 def test_data_constrained_is_chinchilla_without_repeats_or_excess() -> None:
     columns = {"parameters": np.full(3, 1e9), "tokens": np.geomspace(1e11, 1e12, 3), "unique_tokens": np.full(3, 2e12)}
     chinchilla = {name: MUENNIGHOFF[name] for name in ("E", "A", "B", "alpha", "beta")}

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from typing import Literal
 
 import numpy as np
@@ -479,18 +480,32 @@ def test_a_resample_without_one_of_its_terms_leaves_the_best_sizes_without_an_in
     assert low < frontier.exponent < high
 
 
-def test_no_other_width_depth_and_tokens_of_a_budget_have_a_lower_loss() -> None:
-    fitted, rule = fit_of("width-depth-tokens"), FLOPS_RULES["width-depth-tokens"]
+@pytest.mark.parametrize("name", ["width-depth-tokens", "kaplan"])
+def test_no_other_split_of_a_budget_has_a_lower_loss(name: str) -> None:
+    fitted, rule = fit_of(name), FLOPS_RULES[name]
     for one in best_sizes(fitted, (1e19, 1e21)):
-        assert one.values["depth"] > 1
-        assert 72 * one.values["width"] ** 2 * one.values["depth"] * one.values["tokens"] == pytest.approx(one.flops)
-        least = fitted.predict({name: np.array([value]) for name, value in one.values.items()})
-        for more, less in (("width", "depth"), ("depth", "tokens"), ("tokens", "width")):
+        assert one.values.get("depth", 2) > 1
+        spent = [value ** rule.powers[size] for size, value in one.values.items()]
+        assert rule.factor * np.prod(spent) == pytest.approx(one.flops)
+        least = fitted.predict({size: np.array([value]) for size, value in one.values.items()})
+        for more, less in combinations(one.values, 2):
             for factor in (0.9, 1.1):
                 moved = dict(one.values)
                 moved[more] *= factor ** (1 / rule.powers[more])
                 moved[less] /= factor ** (1 / rule.powers[less])
-                assert fitted.predict({name: np.array([value]) for name, value in moved.items()}) > least
+                assert fitted.predict({size: np.array([value]) for size, value in moved.items()}) > least
+
+
+def test_kaplans_best_size_grows_by_the_ratio_of_its_exponents() -> None:
+    """Of A·N^−(alpha_N/alpha_D) + 6·B·N/C."""
+    fitted = fit_of("kaplan")
+    small, large = best_sizes(fitted, (1e19, 1e21))
+    grown = np.log(large.values["parameters"] / small.values["parameters"]) / np.log(100)
+    expected = fitted.estimates["alpha_D"] / (fitted.estimates["alpha_N"] + fitted.estimates["alpha_D"])
+    assert grown == pytest.approx(expected)
+    for one in (small, large):
+        low, high = one.intervals["parameters"] or (0, 0)
+        assert low < one.values["parameters"] < high
 
 
 def test_no_encoder_has_less_than_a_layer_and_the_rest_of_the_budget_goes_to_width_and_tokens() -> None:
