@@ -341,7 +341,8 @@ class Average(Pair):
 
     `least_nats` and `most_nats` are the extreme family estimates, at the seeds of the average. `opposed`: families decide for
     either side, so the average hides an interaction. `reads`: which sides read word order in each of these families, None if
-    unknown; what one side alone reads is a gain of another kind. `apart` counts the pair's families in which it is otherwise.
+    unknown; what one side alone reads is a gain of another kind. `apart` counts the pair's families in which it is otherwise,
+    and `unreplicated` those left out because they share one seed alone.
     """
 
     places: tuple[str, ...]
@@ -350,6 +351,7 @@ class Average(Pair):
     opposed: bool
     reads: tuple[bool | None, bool | None]
     apart: int
+    unreplicated: int
 
     @property
     def sides(self) -> str:
@@ -372,10 +374,12 @@ class Average(Pair):
     def among(self) -> str:
         """Which families it was taken over, in words, if not all."""
         if self.one_reads:
-            return f"where only the encoder with {self.first if self.reads[0] else self.second} reads word order"
-        if not self.apart:
-            return ""
-        return "where both read word order" if None not in self.reads else "where reading was not measured"
+            reading = f"only the encoder with {self.first if self.reads[0] else self.second} reads word order"
+        else:
+            reading = "both read word order" if None not in self.reads else "reading was not measured"
+        several = ["they have several seeds"] if self.unreplicated else []
+        said = [*([reading] if self.one_reads or self.apart else []), *several]
+        return f"where {' and '.join(said)}" if said else ""
 
     @property
     def reversed(self) -> Average:
@@ -394,7 +398,8 @@ class Average(Pair):
 def averages_of(pairs: Iterable[Comparison], cells: Iterable[CellResult]) -> tuple[Average, ...]:
     """Average every pair that several families compare on one validation set with a common seed.
 
-    Families that read no word order are left out, and those in which one side alone reads it are averaged apart.
+    Families that read no word order are left out, and so are those of one common seed if two have more; those in which one side
+    alone reads it are averaged apart.
     False positives at equal loss: 3% to 4% if both sides scatter equally (two to four seeds); if one scatters 3 or 10 times as
     widely, 5% to 7% with three or four seeds, 6% to 11% with two.
     """
@@ -411,14 +416,16 @@ def averages_of(pairs: Iterable[Comparison], cells: Iterable[CellResult]) -> tup
         kinds = grouped(group, reading)
         for reads in sorted(kinds, key=lambda reads: False in reads):
             if len(kinds[reads]) > 1:
-                averages.append(_average(kinds[reads], named, reads, len(group)))
+                averages.append(_average(kinds[reads], named, reads, len(group) - len(kinds[reads])))
     return adjust_by_holm([average for average in averages if average is not None])
 
 
 def _average(
-    pairs: Sequence[Comparison], cells: Mapping[str, CellResult], reads: tuple[bool | None, bool | None], families: int
+    of_pair: Sequence[Comparison], cells: Mapping[str, CellResult], reads: tuple[bool | None, bool | None], apart: int
 ) -> Average | None:
     """Return the mean over one pair's families, if they share seeds and a validation set."""
+    replicated = [pair for pair in of_pair if len(common_seeds([cells[pair.first_cell], cells[pair.second_cell]])) > 1]
+    pairs = replicated if len(replicated) > 1 else of_pair
     if len({cells[pair.first_cell].validation for pair in pairs}) > 1:
         return None
     sides = [cells[pair.first_cell] for pair in pairs], [cells[pair.second_cell] for pair in pairs]
@@ -442,5 +449,6 @@ def _average(
         most_nats=max(estimates),
         opposed=len({pair.first_is_lower for pair in pairs if pair.status == "decided"}) > 1,
         reads=reads,
-        apart=families - len(pairs),
+        apart=apart,
+        unreplicated=len(of_pair) - len(pairs),
     )

@@ -123,6 +123,22 @@ def test_only_seeds_that_all_cells_of_both_sides_have_are_averaged() -> None:
     assert averaged(none)[1] == ()
 
 
+def test_places_of_one_seed_are_left_out_of_an_average_if_two_have_several() -> None:
+    """Such as the largest budgets of `one_seed_above`, where nothing shows what chance does."""
+    cells = [
+        cell(norm, place, losses(4.0 - effect * place, (0.0, 0.01, 0.02) if place < 3 else (0.0,), 0.01, place))
+        for place in (1, 2, 3)
+        for norm, effect in (("post", 0.0), ("pre", 0.1))
+    ]
+    (average,) = averaged(cells)[1]
+    assert (len(average.places), average.unreplicated, average.difference.n_seeds) == (2, 1, (3, 3))
+    assert average.difference.estimate_nats == pytest.approx(-0.15, abs=0.01)
+    assert average.status == "decided"
+    assert average.sides.endswith("where they have several seeds")
+    (average,) = averaged(cells[2:])[1]
+    assert (len(average.places), average.unreplicated, average.status) == (2, 0, "no_seed_replicates")
+
+
 def test_one_place_or_other_masks_have_no_average() -> None:
     one = [cell(norm, 1, losses(4.0, (0.0, 0.1))) for norm in ("post", "pre")]
     assert averaged(one)[1] == ()
