@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -475,6 +477,7 @@ _LONG = re.compile(rb"-?\d+\.\d{2,}")
 _LEVEL = re.compile(rb' transform="rotate\(-0 [^"]*"')
 _INDENTED = re.compile(rb"\n +")
 _AROUND_COMMANDS = re.compile(rb"\s*([A-Za-z])\s*")
+_STYLED = re.compile(rb' style="([^"]*)"')
 _FONT = re.compile(rb"(font-family: [^;\"]+); ")
 """Places of coordinates in an SVG, numbers with more decimals than they need, and turns of text by nothing."""
 
@@ -508,14 +511,23 @@ def save_in(
 
 
 def shortened(svg: bytes) -> bytes:
-    """Return an SVG with coordinates to a tenth of a point, its font named once, and no spaces that nobody sees.
+    """Return an SVG with coordinates to a tenth of a point, its font and each style named once, and no spaces that nobody sees.
 
     A tenth of a point is less than a pixel.
     """
     svg = _COORDINATES.sub(_shortened_attribute, _INDENTED.sub(b"\n", _LEVEL.sub(b"", svg)))
-    if (font := _FONT.search(svg)) is None:
-        return svg
-    return svg.replace(font[0], b"").replace(b"<svg ", b'<svg style="%s" ' % font[1], 1)
+    if (font := _FONT.search(svg)) is not None:
+        svg = svg.replace(font[0], b"").replace(b"<svg ", b'<svg style="%s" ' % font[1], 1)
+    return _with_classes(svg)
+
+
+def _with_classes(svg: bytes) -> bytes:
+    """Return an SVG whose repeated styles are classes, named by their content, so that figures on one page agree."""
+    repeated = [style for style, count in Counter(_STYLED.findall(svg)).items() if count > 1]
+    names = {style: b"s" + hashlib.blake2s(style, digest_size=3).hexdigest().encode() for style in repeated}
+    rules = b"".join(b".%s{%s}" % (name, style) for style, name in names.items())
+    svg = _STYLED.sub(lambda match: b' class="%s"' % names[match[1]] if match[1] in names else match[0], svg)
+    return svg.replace(b"</style>", rules + b"</style>", 1)
 
 
 def _shortened_attribute(match: re.Match[bytes]) -> bytes:

@@ -1316,3 +1316,20 @@ def test_an_svg_names_its_font_once_and_looks_as_it_was_drawn() -> None:
         b'<text style="font-size: 9px; fill: #262626" x="1.2">L = 2.3456 nats</text>\n'
         b'<text style="font-size: 9px; font-family: monospace; fill: #262626" y="-0">run</text>\n</svg>' % font
     )
+
+
+def test_a_repeated_style_is_a_class_of_the_same_name_in_every_figure() -> None:
+    """So that figures on one page do not restyle each other."""
+    red, blue = (b"fill: #%s; stroke-width: 0.8" % colour for colour in (b"ff0000", b"0000ff"))
+
+    def drawn(*styles: bytes) -> bytes:
+        points = b"".join(b'<use style="%s"/>' % style for style in styles)
+        return b'<svg><defs><style type="text/css">*{stroke-linejoin: round}</style></defs>%s</svg>' % points
+
+    one, other = shortened(drawn(red, red, blue)), shortened(drawn(blue, red, blue, red))
+    (name,) = re.findall(rb"\.(\w+)\{" + red, one)
+    assert re.findall(rb"\.(\w+)\{" + red, other) == [name]
+    assert one.count(b'<use class="%s"/>' % name) == 2
+    assert b'<use style="%s"/>' % blue in one
+    assert other.count(b"class=") == 4
+    assert len(set(re.findall(rb'class="(\w+)"', other))) == 2
