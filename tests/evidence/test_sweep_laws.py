@@ -20,6 +20,7 @@ from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, open_ledger,
 from study.evidence.sweep_laws import SweepLaws, _candidates, fit_ledger
 from study.laws.catalogue import LAWS
 from study.laws.estimation import Settings
+from study.laws.forecasting import Forecast
 from study.laws.law_fits import LawFit, fit_every_count, fit_table
 from study.laws.reading import TableQuery
 from study.report import answer_tables as tables
@@ -278,17 +279,30 @@ def test_of_many_settings_the_answer_says_how_to_fit_one(of_two_dropouts: SweepF
     assert not list(folder.fits.glob("chinchilla*")), "laws that are no more are taken away"
 
 
-def test_a_law_on_a_bound_shows_its_exponents_by_both_counts_and_its_best_sizes_as_no_recommendation() -> None:
-    """The suite's laws end with a floor of zero and miss its cells."""
-    suite = gather(SweepFolder(Path(__file__).parents[2] / "results" / "reference" / "suite"))
-    assert {law.fit.status for law in suite.laws.fits} == {"on_bound"}
-    _, _, counted = tables.laws(suite).partition("with embeddings in N and without; of a law on a bound, the exponents alone")
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
+
+
+def test_a_law_on_a_bound_shows_its_exponents_by_both_counts() -> None:
+    sweep = gather(SweepFolder(REFERENCE / "width_and_tokens"))
+    assert {law.fit.status for law in sweep.laws.fits} == {"on_bound"}
+    _, _, counted = tables.laws(sweep).partition("with embeddings in N and without; of a law on a bound, the exponents alone")
     with_them, without = counted.splitlines()[-2:]
-    assert with_them.startswith("| parameters | on bound | – | – | – | 1.21 (")
-    assert without.startswith("| parameters\\_non\\_embedding | on bound | – | – | – | 0.57 (")
+    assert with_them.startswith("| parameters | on bound | – | – | – | 0.834 (")
+    assert without.startswith("| parameters\\_non\\_embedding | on bound | – | – | – | 0.45 (")
+
+
+def test_the_suite_follows_kaplans_laws_and_best_sizes_by_a_law_that_omits_something_are_no_recommendation() -> None:
+    suite = gather(SweepFolder(REFERENCE / "suite"))
+    fits = {law.fit.law.name: law for law in suite.laws.fits}
+    assert list(fits) == ["kaplan", "chinchilla", "kaplan-width-depth", "width-depth-tokens"]
+    for name in ("kaplan", "kaplan-width-depth"):
+        forecast = fits[name].forecast
+        assert isinstance(forecast, Forecast)
+        assert forecast.covered.all()
+        assert np.abs(forecast.errors).mean() < 0.02
     table = tables.best_splits(suite)
-    assert table.count("the law omits something): no recommendation.") == 2
-    rows = [line.split(" | ") for line in table.splitlines() if line.startswith(("| chinchilla", "| width-depth-tokens"))]
-    assert [row[1] for row in rows] == [f"1e+{power}" for power in range(15, 21)] * 2
-    assert rows[-1][2] == "3.3M", "times the largest run"
-    assert tables.best_splits(gather(SweepFolder(suite.folder.path.parent / "depth_or_width"))) == ""
+    assert table.count("): no recommendation.") == 3
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith(("| kaplan", "| chinchilla", "| width"))]
+    assert [row[1] for row in rows] == [f"1e+{power}" for power in range(15, 21)] * 3
+    assert rows[-1][2] == "830k", "times the largest run"
+    assert tables.best_splits(gather(SweepFolder(REFERENCE / "depth_or_width"))) == ""
