@@ -22,6 +22,22 @@ def status_words(status: str, reasons: Sequence[str] = ()) -> str:
     return f"{words} ({'; '.join(reasons)})" if reasons else words
 
 
+_SAID = {
+    "on_bound": "ends on a bound",
+    "lack_of_fit": "shows lack of fit",
+    "missed_forecast": "misses its forecast",
+    "reads_no_order": "rests on runs that read no order",
+    "failed": "failed",
+}
+"""Statuses as predicates of a fit, where they are no adjectives."""
+
+
+def status_said(status: str, reasons: Sequence[str] = ()) -> str:
+    """Return a status as what is said of a fit, as in shows lack of fit (reasons) or is converged."""
+    said = _SAID.get(status)
+    return f"is {status_words(status, reasons)}" if said is None else status_words(said, reasons)
+
+
 def shape_and_variant(shape: str, variant: str) -> str:
     """Return a shape with its variant, if any: L2-H128-A2-F512 (norm=pre)."""
     return f"{shape} ({variant})" if variant else shape

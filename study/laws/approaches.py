@@ -6,25 +6,27 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
 from study.base.quantities import RESAMPLES, count_text
-from study.base.text import aligned, status_words
+from study.base.text import aligned, status_said
 from study.laws.catalogue import LAWS
 from study.laws.columns import find_columns
-from study.laws.estimation import DEFAULT_SETTINGS, Fit, fit
+from study.laws.estimation import DEFAULT_SETTINGS, Fit
 from study.laws.frontiers import Ends, Frontier, Optimum, check_split, envelope, hull, iso_flop, optimum, parametric
 from study.laws.law import Floats
+from study.laws.law_fits import LawFit, fit_table
 from study.laws.observations import Observations
 from study.laws.reading import TableQuery, read_observations
 from study.laws.residual_tests import merge_by_size
 from study.laws.uncertainty import FEWEST_CLUSTERS, draw_counts, percentile_interval
 
 Approaches = dict[str, Frontier | str]
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Frontiers:
             lines.append(f"{name:16}{one.exponent:>14.4f}   {interval:20}{inside or 'all rows'!s:14}{one.compute}")
         lines += [f"none by {who}: {reason}" for who, reason in _refused(self.approaches)]
         weak = {name: one for name, one in self.approaches.items() if isinstance(one, Frontier) and one.reasons}
-        lines += [f"{name} is {status_words(one.status, one.reasons)}" for name, one in weak.items()]
+        lines += [f"{name} {status_said(one.status, one.reasons)}" for name, one in weak.items()]
         return "\n".join([*lines, *self.notes, *self._optimum_lines()])
 
     def _optimum_lines(self) -> list[str]:
@@ -87,8 +89,8 @@ def frontiers(query: TableQuery, flops: float | None = None) -> Frontiers:
     """Compute the frontier by every approach, and its split of a budget of `flops` if given.
 
     Intervals resample clusters if rows share them. Tokens are C/(6·N) if only FLOPs are known. C orders runs, except in the
-    parametric approach, whose minimum is closed only for 6·N·D. Raises InputError if the table is unreadable or no approach has
-    a frontier.
+    approaches by a law, whose minimum is closed only for 6·N·D: `parametric`, by Chinchilla's, and `kaplan`, where that omits
+    something. Raises InputError if the table is unreadable or no approach has a frontier.
     """
     if _only_flops(query):
         query = replace(query, roles={**query.roles, "tokens": "C/(6*N)"})
@@ -98,23 +100,24 @@ def frontiers(query: TableQuery, flops: float | None = None) -> Frontiers:
     check_split(points.columns["parameters"], points.columns["tokens"])
     with suppress(InputError):
         points = merge_by_size(LAWS["chinchilla"], points, DEFAULT_SETTINGS)
-    ways: dict[str, Callable[[], Frontier]] = {
-        name: partial(resample_frontier, points, each) for name, each in _APPROACHES.items()
-    }
-    fits: dict[str, Fit] = {}
-
-    def by_law() -> Frontier:
-        fits["parametric"] = fit(LAWS["chinchilla"], points)
-        return _of_law(fits["parametric"])
-
-    ways["parametric"] = by_law
-    result = {name: _attempt(way) for name, way in ways.items()}
+    result = {name: _attempt(partial(resample_frontier, points, each)) for name, each in _APPROACHES.items()}
+    laws = _laws(query)
+    result |= {name: law if isinstance(law, str) else _attempt(partial(_of_law, law.fit)) for name, law in laws.items()}
     if all(isinstance(one, str) for one in result.values()):
         raise InputError(Problem(who, reason) for who, reason in _refused(result))
     budgets = float(points.budget.min()), float(points.budget.max())
     frontiers = {name: one for name, one in result.items() if isinstance(one, Frontier)}
+    fits = {name: law.fit for name, law in laws.items() if isinstance(law, LawFit)}
     optima = {} if flops is None else {name: optimum(one, flops, budgets[1], fits.get(name)) for name, one in frontiers.items()}
     return Frontiers(result, budgets, points.roles["parameters"], points.notes(), optima)
+
+
+def _laws(query: TableQuery) -> dict[str, LawFit | str]:
+    """Fit Chinchilla's law and, where it omits something, Kaplan's; text explains a failure."""
+    laws = {"parametric": _attempt(partial(fit_table, query, "chinchilla"))}
+    if isinstance(laws["parametric"], LawFit) and laws["parametric"].omissions:
+        laws["kaplan"] = _attempt(partial(fit_table, query, "kaplan"))
+    return laws
 
 
 def _between(ends: Ends | None, words: Callable[[float], str]) -> str:
@@ -164,11 +167,11 @@ def resample_frontier(
 def _of_law(result: Fit) -> Frontier:
     """Return the frontier of a fitted law; raises InputError if the fit failed or ended on a bound."""
     if not result.usable:
-        raise InputError.at(result.law.name, f"its fit is {status_words(result.status, result.reasons)}")
+        raise InputError.at(result.law.name, f"its fit {status_said(result.status, result.reasons)}")
     return parametric(result)
 
 
-def _attempt(way: Callable[[], Frontier]) -> Frontier | str:
+def _attempt(way: Callable[[], ResultT]) -> ResultT | str:
     try:
         return way()
     except InputError as error:

@@ -191,7 +191,8 @@ def _of_resamples(fit: Fit, flops: float) -> tuple[Ends | None, Ends | None]:
     """Return the intervals of N* and of the loss there, each resample of the law at its own best split."""
     if not fit.intervals:
         return None, None
-    logs = _optimal_logs(CHINCHILLA, _resampled_terms(fit, CHINCHILLA), flops)
+    rule = _rule_of_two(fit)
+    logs = _optimal_logs(rule, _resampled_terms(fit, rule), flops)
     sizes = _interval(fit, logs[:, 0])
     if sizes is None:
         return None, None
@@ -278,20 +279,29 @@ def iso_flop_groups(flops: Floats) -> Iterator[Rows]:
 
 
 def parametric(fit: Fit) -> Frontier:
-    """Approach 3: the minimum of a fitted Chinchilla law at C = 6·N·D.
+    """Approach 3: the minimum of a fitted law at C = 6·N·D, Chinchilla's or Kaplan's.
 
-    N* = (alpha·A/(beta·B))^(1/(alpha + beta))·(C/6)^(beta/(alpha + beta)). Raises InputError for other laws and zero terms.
+    N* = (alpha·A/(beta·B))^(1/(alpha + beta))·(C/6)^(beta/(alpha + beta)); in Kaplan's law alpha is alpha_N/alpha_D and beta 1.
+    Raises InputError for other laws and zero terms.
     """
-    if not {"A", "B", "alpha", "beta"} <= set(fit.law.parameters) or set(fit.law.variables) != {"parameters", "tokens"}:
-        raise InputError.at(fit.law.name, "has no closed frontier; fit chinchilla")
-    if lost := [name for name in ("A", "B", "alpha", "beta") if fit.estimates[name] <= 0]:
+    rule = _rule_of_two(fit)
+    if lost := [name for term in rule.terms.values() for name in term if fit.estimates[name] <= 0]:
         raise InputError.at(fit.law.name, f"has no best split: {', '.join(lost)} is zero")
-    levels, slopes = _optimal_lines(CHINCHILLA, _estimated_terms(fit, CHINCHILLA))
+    levels, slopes = _optimal_lines(rule, _estimated_terms(fit, rule))
     exponent = float(slopes[0, 0])
-    log_scale = float(levels[0, 0]) - exponent * np.log(CHINCHILLA.factor)
-    low, high = fit.interval(_optimal_lines(CHINCHILLA, _resampled_terms(fit, CHINCHILLA))[1][:, 0])
+    log_scale = float(levels[0, 0]) - exponent * np.log(rule.factor)
+    low, high = fit.interval(_optimal_lines(rule, _resampled_terms(fit, rule))[1][:, 0])
     interval = (float(low), float(high)) if fit.intervals else None
     return Frontier("parametric", exponent, float(log_scale), interval, (), status=fit.status, reasons=fit.reasons)
+
+
+def _rule_of_two(fit: Fit) -> FlopsRule:
+    """Return how a law of parameters and tokens spends FLOPs; raises InputError for one without a closed minimum."""
+    rule = FLOPS_RULES.get(fit.law.name, CHINCHILLA)
+    known = {name for term in rule.terms.values() for name in term} <= set(fit.law.parameters)
+    if not known or set(fit.law.variables) != {"parameters", "tokens"}:
+        raise InputError.at(fit.law.name, "has no closed frontier; fit chinchilla or kaplan")
+    return rule
 
 
 def best_sizes(fit: Fit, budgets: tuple[float, ...] = BUDGETS) -> list[BestSizes]:

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from study.base.quantities import compact, compact_flops, count_text
-from study.base.text import status_words
+from study.base.text import status_said
 from study.laws.estimation import Fit
 from study.laws.forecasting import Forecast, forecast_rows
 from study.laws.law_fits import LawFit
@@ -118,16 +118,6 @@ def frame(fitted: LawFit, targets: Sequence[LawTarget] = ()) -> pd.DataFrame:
     return rows.assign(widening=fitted.widening, **alike)
 
 
-_SAID = {
-    "on_bound": "ends on a bound",
-    "lack_of_fit": "shows lack of fit",
-    "missed_forecast": "misses its forecast",
-    "reads_no_order": "rests on runs that read no order",
-    "failed": "failed",
-}
-"""Statuses as predicates of a fit, where they are no adjectives."""
-
-
 def _title(fitted: LawFit, targets: Sequence[LawTarget]) -> str:
     formula = "" if fitted.fit.law.name == fitted.fit.law.formula else f": {fitted.fit.law.formula}"
     law = f"{fitted.name}{formula}, n = {fitted.fit.n}"
@@ -138,7 +128,7 @@ def _title(fitted: LawFit, targets: Sequence[LawTarget]) -> str:
         if name in fitted.fit.law.exponents
     ]
     estimated = f", {', '.join(exponents)}" if exponents else ""
-    said = _SAID.get(fitted.fit.status, f"is {status_words(fitted.fit.status)}")
+    said = status_said(fitted.fit.status)
     unbanded = _why_no_band(fitted.fit)
     if not targets:
         return f"The law's fit {said}{estimated}{unbanded}\n{law}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from study.base.quantities import compact, error_text, plural, signed
-from study.base.text import bullets, status_words, table_of
+from study.base.text import bullets, status_said, status_words, table_of
 from study.config.run_config import describe_knobs
 from study.evidence.cells import CellResult, in_words, variant_columns
 from study.evidence.evidence import Evidence
@@ -172,7 +172,7 @@ def best_splits(evidence: Evidence) -> str:
         "depth, and how many times the largest run that is. None of it was trained: beyond the largest run a law alone speaks, "
         "with the intervals of its resamples, which know nothing of how it errs there.",
         *(
-            f"{law.name} is {status_words(law.fit.status, law.fit.reasons)}: no recommendation."
+            f"{law.name} {status_said(law.fit.status, law.fit.reasons)}: no recommendation."
             for law, _ in optima.values()
             if law.fit.status != "converged"
         ),

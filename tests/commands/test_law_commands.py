@@ -68,6 +68,26 @@ def test_reasons_for_no_frontier_are_reported_once_and_where_there_is_none_as_an
     assert second.startswith("error: parametric: chinchilla: its 5 parameters need 6 or more different points, got 4")
 
 
+def test_a_frontier_by_a_sum_that_omits_something_has_kaplans_beside_it(study: Any, tmp_path: Path) -> None:
+    """Kaplan et al. 2020 (section 4.1): alpha_N 0.076 and alpha_D 0.103, so that N* goes as C^0.575 at 6·N·D."""
+    alpha_n, alpha_d, n_c, d_c = 0.076, 0.103, 6.4e13, 1.8e13
+    published = {"A": n_c ** (alpha_n / alpha_d), "alpha_N": alpha_n, "alpha_D": alpha_d, "B": d_c}
+    sizes, tokens = (np.repeat(axis.ravel(), 2) for axis in np.meshgrid(np.geomspace(1e6, 1e9, 6), np.geomspace(1e9, 1e11, 5)))
+    loss = LAWS["kaplan"].predict(published, {"parameters": sizes, "tokens": tokens})
+    noisy = loss * np.exp(np.random.default_rng(1).normal(0, 0.0005, len(loss)))
+    path = tmp_path / "runs.csv"
+    pd.DataFrame({"N": sizes, "D": tokens, "loss": noisy}).to_csv(path, index=False)
+    _, out, _ = study("frontier", path, "--json", "--at", 1e21)
+    found = json.loads(out)
+    by_sum, by_kaplan = (found["approaches"][name] for name in ("parametric", "kaplan"))
+    assert by_sum["reasons"]
+    assert by_kaplan["status"] == "converged"
+    assert by_kaplan["exponent"] == pytest.approx(alpha_d / (alpha_n + alpha_d), abs=0.01)
+    power = alpha_n / alpha_d
+    best = (power * published["A"] / d_c * 1e21 / 6) ** (1 / (power + 1))
+    assert found["optima"]["kaplan"]["parameters"] == pytest.approx(best, rel=0.05)
+
+
 @pytest.mark.slow
 def test_a_frontier_says_what_its_fit_is_worth(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve runs with noise of 1% hardly determine the exponents of the law."""
@@ -101,7 +121,7 @@ def test_intervals_of_checkpoints_are_over_runs(study: Any, tmp_path: Path) -> N
     )
     assert usual.keys() == runs.keys()
     assert usual["parametric"]["interval"] == pytest.approx(runs["parametric"]["interval"], abs=0.03)
-    for name in rows.keys() - {"akima"}:
+    for name in runs.keys() - {"akima"}:
         assert runs[name]["exponent"] == rows[name]["exponent"]
         (low, high), (lower, higher) = rows[name]["interval"], runs[name]["interval"]
         assert higher - lower > 1.5 * (high - low)
@@ -231,7 +251,7 @@ def test_a_loss_that_tokens_do_not_lower_has_no_frontier(study: Any, tmp_path: P
     pd.DataFrame({"N": parameters, "D": tokens, "loss": 2 + (parameters / 1e5) ** -0.3}).to_csv(path, index=False)
     status, out, err = study("frontier", path, "--json")
     assert (status, out) == (2, "")
-    assert err.splitlines()[-1].startswith("error: parametric: chinchilla: its fit is on bound (")
+    assert err.splitlines()[-1].startswith("error: parametric: chinchilla: its fit ends on a bound (")
     status, out, _ = study("multiverse", path, "--flops", "6*N*D", "--json")
     assert status == 0
     actual = json.loads(out)["all"]

@@ -455,8 +455,9 @@ def fit_of(name: str) -> Fit:
     return fit(LAWS[name], observed(LAWS[name], 60), Settings(bootstrap=60, starts=8))
 
 
-def test_the_best_split_of_chinchillas_law_is_that_of_its_frontier() -> None:
-    fitted = fit_of("chinchilla")
+@pytest.mark.parametrize("law", ["chinchilla", "kaplan"])
+def test_the_best_split_of_a_law_is_that_of_its_frontier(law: str) -> None:
+    fitted = fit_of(law)
     frontier = parametric(fitted)
     for one in best_sizes(fitted):
         assert one.values["parameters"] == pytest.approx(frontier.parameters(one.flops))
