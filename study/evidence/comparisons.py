@@ -424,8 +424,10 @@ def _average(
     of_pair: Sequence[Comparison], cells: Mapping[str, CellResult], reads: tuple[bool | None, bool | None], apart: int
 ) -> Average | None:
     """Return the mean over one pair's families, if they share seeds and a validation set."""
-    replicated = [pair for pair in of_pair if len(common_seeds([cells[pair.first_cell], cells[pair.second_cell]])) > 1]
-    pairs = replicated if len(replicated) > 1 else of_pair
+    seeds = [set(common_seeds([cells[pair.first_cell], cells[pair.second_cell]])) for pair in of_pair]
+    several = [one for one in seeds if len(one) > 1]
+    alike = len(several) > 1 and len(set.intersection(*several)) > 1
+    pairs = [pair for pair, one in zip(of_pair, seeds, strict=True) if len(one) > 1] if alike else of_pair
     if len({cells[pair.first_cell].validation for pair in pairs}) > 1:
         return None
     sides = [cells[pair.first_cell] for pair in pairs], [cells[pair.second_cell] for pair in pairs]

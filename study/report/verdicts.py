@@ -652,8 +652,9 @@ def _certainty(compared: Sequence[Comparison], averages: Sequence[Average]) -> s
 
 def _tested(pairs: Sequence[Pair], kind: str) -> str:
     """Return how many were tested, and how many of several are significant."""
+    tested = sum(pair.p_value_holm is not None for pair in pairs)
     significant = sum(pair.status == "decided" for pair in pairs)
-    return plural(len(pairs), kind) + (f", {significant} significant" if len(pairs) > 1 else "")
+    return plural(tested, kind) + (f", {significant} significant" if tested > 1 else "")
 
 
 def _measured_over(differences: Sequence[Difference]) -> str:

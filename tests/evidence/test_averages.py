@@ -139,6 +139,18 @@ def test_places_of_one_seed_are_left_out_of_an_average_if_two_have_several() -> 
     assert (len(average.places), average.unreplicated, average.status) == (2, 0, "no_seed_replicates")
 
 
+def test_places_of_one_seed_stay_where_the_others_have_one_in_common() -> None:
+    """To leave them out would gain no interval, and lose what they measured."""
+    seeds = {1: (0, 1), 2: (1, 2), 3: (1,)}
+    cells = [
+        cell(norm, place, losses(4.0 - effect, (0.0,) * len(of_place)), seeds=of_place)
+        for place, of_place in seeds.items()
+        for norm, effect in (("post", 0.0), ("pre", 0.1))
+    ]
+    (average,) = averaged(cells)[1]
+    assert (len(average.places), average.unreplicated, average.difference.n_seeds) == (3, 0, (1, 1))
+
+
 def test_one_place_or_other_masks_have_no_average() -> None:
     one = [cell(norm, 1, losses(4.0, (0.0, 0.1))) for norm in ("post", "pre")]
     assert averaged(one)[1] == ()

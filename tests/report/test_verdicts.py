@@ -256,6 +256,23 @@ def test_a_verdict_on_shapes_names_a_pair_that_differs(tmp_path: Path) -> None:
     assert "not significant" not in said
 
 
+def test_pairs_with_cells_of_one_seed_that_nothing_tests_are_not_counted_as_tested(tmp_path: Path) -> None:
+    """Where other cells of their budget scatter unevenly, nothing shows what chance does to a single seed."""
+
+    def nats(config: RunConfig) -> float:
+        width = config.architecture.width
+        return 4 - config.tokens / 1e8 - 0.5 * (width == 128) + 0.3 * config.seed * (width == 92)
+
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"question": "Deeper or wider?", "tune": {}})
+    once = ((4, 64, 4e6), (1, 128, 4e6))
+    thrice = ((4, 64, 1e6), (1, 128, 1e6), (4, 64, 2e6), (1, 128, 2e6), (16, 32, 4e6), (2, 92, 4e6))
+    for (depth, width, tokens), seed in (*product(once, range(1)), *product(thrice, range(3))):
+        add_run(folder, run_config(depth, width, seed=seed, tokens=tokens), Losses(nats=nats))
+    verdict = verdict_of(evidence_of(folder, include_unbracketed=True))
+    assert "in 2 of 8 pairs" in verdict.sentence
+    assert verdict.certainty.startswith("Tests at 5%, adjusted by Holm over 3 pairs, 2 significant")
+
+
 def test_counts_stand_only_where_the_question_asks_about_parameters(tmp_path: Path) -> None:
     for question, asked in (
         ("At equal parameters, does depth or width lower the loss more?", False),
