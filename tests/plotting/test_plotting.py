@@ -33,6 +33,7 @@ from study.plotting import (
     path_to_goal,
     what_doubling_adds,
 )
+from study.plotting.hover import inline_svg
 from study.plotting.lines import line_styles, lines, of_cell
 from study.plotting.loss_against_count import LossAgainstFlops, LossAgainstParameters
 from study.plotting.loss_by_size import LossBySize
@@ -1333,3 +1334,15 @@ def test_a_repeated_style_is_a_class_of_the_same_name_in_every_figure() -> None:
     assert b'<use style="%s"/>' % blue in one
     assert other.count(b"class=") == 4
     assert len(set(re.findall(rb'class="(\w+)"', other))) == 2
+
+
+def test_names_with_braces_stay_on_a_page(tmp_path: Path) -> None:
+    """Such as those of columns in a stranger's table."""
+    with theme():
+        figure, _ = panels([""], "width", "a*{b")
+    title_above(figure, "loss of a*{b} and c")
+    save_in(figure, tmp_path, "made_up")
+    drawing = inline_svg(figure, (tmp_path / "made_up.svg").read_text(), "made_up", "made up")
+    words = re.sub("<[^>]*>", "", drawing)
+    assert "loss of a*{b} and c" in words
+    assert words.count("a*{b") == 2

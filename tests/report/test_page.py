@@ -58,6 +58,16 @@ return [...heading.closest("table").tBodies[0].rows].map(row => row.cells[headin
 """The values of a column after a click on its heading."""
 
 
+OVERRIDDEN = """
+const all = [...document.styleSheets].flatMap(sheet => [...sheet.cssRules]);
+const rules = all.filter(rule => /^\\.s[0-9a-f]{6}$/.test(rule.selectorText));
+const lost = rule => [...document.querySelectorAll(rule.selectorText)].some(one =>
+  ["strokeLinecap", "strokeLinejoin"].some(name => rule.style[name] && getComputedStyle(one)[name] !== rule.style[name]));
+return [rules.filter(rule => rule.style.strokeLinecap).length, rules.filter(lost).map(rule => rule.cssText)];
+"""
+"""How many styles of figures say how lines end, and those that something else on the page overrides in ends or joins."""
+
+
 FILLED = """
 const heading = [...document.querySelectorAll("th")].find(heading => heading.textContent === arguments[0]);
 const [row] = heading.closest("table").tBodies[0].rows;
@@ -111,6 +121,12 @@ def test_the_page_has_one_script_no_request_and_shows_names_as_text(text: str) -
     assert len(ids) == len(set(ids)), "ids of several drawings do not meet"
 
 
+def test_every_style_that_a_figure_names_is_on_the_page(text: str) -> None:
+    named = {style for styles in re.findall(r'class="([^"]*)"', text) for style in re.findall(r"\bs[0-9a-f]{6}\b", styles)}
+    assert named
+    assert named == set(re.findall(r"\.(s[0-9a-f]{6})\{", text))
+
+
 def test_points_name_the_runs_and_values_of_the_frame(folder: SweepFolder, text: str) -> None:
     titles = re.findall(r"<title>(.*?)</title></circle>", text, re.DOTALL)
     shown = drawable(LossBySize("depth").frame(gather(folder)))
@@ -161,6 +177,9 @@ def test_a_browser_without_a_network_opens_the_page_and_names_a_point(folder: Sw
         asked = chromium.execute_script("return performance.getEntriesByType('resource').map(entry => entry.name)")
         assert [name for name in asked if not name.startswith("data:")] == []
         assert "<script>alert(2)</script>" in chromium.title
+        of_lines, overridden = chromium.execute_script(OVERRIDDEN)
+        assert of_lines
+        assert overridden == []
         assert _tip(chromium) == ""
         point = chromium.find_element("css selector", ".spot")
         chromium.execute_script("arguments[0].scrollIntoView({block: 'center'})", point)
