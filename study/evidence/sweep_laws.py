@@ -24,9 +24,6 @@ from study.store.sweep_folder import SweepFolder
 MOST_VARIANTS = 6
 """Maximum number of variants with laws in the answer; `study fit` fits any of them."""
 
-KAPLAN = {"chinchilla": "kaplan", "width-depth-tokens": "kaplan-width-depth"}
-"""The law in which the terms of a sum of powers share one power, by the name of that sum."""
-
 LEDGER_LAWS = {
     f"{law.name}: {law.formula}": law.name
     for law in LAWS.values()
@@ -63,8 +60,8 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
     """Fit the laws whose variables a sweep varies to its usable runs at their cells' best knobs.
 
     Loss in parameters and tokens if both vary, else in the one that does; if depth and width vary too, also the law in both; at
-    one budget the law in the sizes of the shape, if these vary independently. Where a sum of powers omits something, the law of
-    KAPLAN is fitted, too; of the two the one that forecasts better comes first. The index of `ledger` gives the order of the
+    one budget the law in the sizes of the shape, if these vary independently. Where a sum of powers omits something, Kaplan's
+    law is fitted, too; of the two the one that forecasts better comes first. The index of `ledger` gives the order of the
     records. Shapes of equal non-embedding parameters have one size; if no shape has two budgets, tokens show nothing. Runs that
     differ in `settings` have separate laws, up to MOST_VARIANTS. No law is fitted to several validation sets or masks, nor to a
     search, which gives few shapes a good rate and prunes others; a law with undetermined constants is left out.
@@ -111,7 +108,7 @@ def _laws(source: TableQuery, used: pd.DataFrame) -> SweepLaws:
     results: list[LawFit | list[str]] = []
     for name in names:
         one = _fitted(source, name)
-        others = [_fitted(source, KAPLAN[name])] if name in KAPLAN and isinstance(one, LawFit) and one.omissions else []
+        others = [_fitted(source, one.beside)] if isinstance(one, LawFit) and one.beside else []
         results += sorted([one, *others], key=_forecast_error)
     fits = tuple(one for one in results if isinstance(one, LawFit))
     return SweepLaws(fits, tuple(reason for one in results if isinstance(one, list) for reason in one))

@@ -114,10 +114,9 @@ def frontiers(query: TableQuery, flops: float | None = None) -> Frontiers:
 
 def _laws(query: TableQuery) -> dict[str, LawFit | str]:
     """Fit Chinchilla's law and, where it omits something, Kaplan's; text explains a failure."""
-    laws = {"parametric": _attempt(partial(fit_table, query, "chinchilla"))}
-    if isinstance(laws["parametric"], LawFit) and laws["parametric"].omissions:
-        laws["kaplan"] = _attempt(partial(fit_table, query, "kaplan"))
-    return laws
+    by_sum = _attempt(partial(fit_table, query, "chinchilla"))
+    beside = by_sum.beside if isinstance(by_sum, LawFit) else None
+    return {"parametric": by_sum} | ({beside: _attempt(partial(fit_table, query, beside))} if beside else {})
 
 
 def _between(ends: Ends | None, words: Callable[[float], str]) -> str:

@@ -40,6 +40,9 @@ from study.laws.residual_tests import (
 EMBEDDINGS = ("parameters", "parameters_non_embedding")
 """The counts of N with and without embeddings, as ledgers name them."""
 
+KAPLAN = {"chinchilla": "kaplan", "width-depth-tokens": "kaplan-width-depth"}
+"""The law in which the terms of a sum of powers share one power, by the name of that sum."""
+
 PROFILED_ROWS = 5000
 """Larger or clustered tables have no profiles, because the bootstrap covers them."""
 
@@ -100,6 +103,12 @@ class LawFit:
         """What shows that the law omits something: lack of fit, and residuals that bend."""
         lacking = [describe_lack_of_fit(self.lack_of_fit), describe_bend(bend_of_residuals(self.fit))]
         return [reason for reason in lacking if reason]
+
+    @property
+    def beside(self) -> str | None:
+        """The law of KAPLAN to fit beside a sum of powers that omits something; None if this is none, or omits nothing."""
+        name = KAPLAN.get(self.fit.law.name)
+        return name if name and self.omissions else None
 
     def judged(self) -> LawFit:
         """Return the same, with lack of fit and a missed forecast in the status."""

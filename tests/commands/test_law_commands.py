@@ -70,8 +70,8 @@ def test_reasons_for_no_frontier_are_reported_once_and_where_there_is_none_as_an
 
 def test_a_frontier_by_a_sum_that_omits_something_has_kaplans_beside_it(study: Any, tmp_path: Path) -> None:
     """Kaplan et al. 2020 (section 4.1): alpha_N 0.076 and alpha_D 0.103, so that N* goes as C^0.575 at 6·N·D."""
-    alpha_n, alpha_d, n_c, d_c = 0.076, 0.103, 6.4e13, 1.8e13
-    published = {"A": n_c ** (alpha_n / alpha_d), "alpha_N": alpha_n, "alpha_D": alpha_d, "B": d_c}
+    published = TRUTHS["kaplan"]
+    alpha_n, alpha_d = published["alpha_N"], published["alpha_D"]
     sizes, tokens = (np.repeat(axis.ravel(), 2) for axis in np.meshgrid(np.geomspace(1e6, 1e9, 6), np.geomspace(1e9, 1e11, 5)))
     loss = LAWS["kaplan"].predict(published, {"parameters": sizes, "tokens": tokens})
     noisy = loss * np.exp(np.random.default_rng(1).normal(0, 0.0005, len(loss)))
@@ -84,7 +84,7 @@ def test_a_frontier_by_a_sum_that_omits_something_has_kaplans_beside_it(study: A
     assert by_kaplan["status"] == "converged"
     assert by_kaplan["exponent"] == pytest.approx(alpha_d / (alpha_n + alpha_d), abs=0.01)
     power = alpha_n / alpha_d
-    best = (power * published["A"] / d_c * 1e21 / 6) ** (1 / (power + 1))
+    best = (power * published["A"] / published["B"] * 1e21 / 6) ** (1 / (power + 1))
     assert found["optima"]["kaplan"]["parameters"] == pytest.approx(best, rel=0.05)
 
 
