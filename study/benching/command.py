@@ -179,5 +179,5 @@ def _race(races: list[RaceCases], options: BenchOptions, results: Path, report: 
     with failures_reported("time to loss", report):
         from study.benching.time_to_loss import measure_time_to_loss  # transformers is installed for benchmarks only
 
-        trainings, rounds = results.with_name(f"{results.stem}-time-to-loss"), options.resolved_rounds()
+        trainings, rounds = results.with_name(f"{results.stem}-time-to-loss.jsonl"), options.resolved_rounds()
         measure_time_to_loss(races, options.tokens, options.seeds, rounds, trainings, report, options.preset_alone)

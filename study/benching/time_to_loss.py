@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import BertForMaskedLM, PrinterCallback, Trainer, TrainerCallback
 
-from study.base.durable_files import json_of, write_atomically
+from study.base.durable_files import content_of, json_in, write_atomically
 from study.base.schema import deep_merge
 from study.benching.cases import STEPS, Case, RaceCases
 from study.benching.contenders import GateCallback, gate_of
@@ -35,7 +35,7 @@ from study.benching.peers import BertWithSparseHead, TrainerGateCallback, argume
 from study.benching.results import Report, Row
 from study.benching.training_comparison import TrainingComparison, median_interval, ratios
 from study.config.presets import PRESETS
-from study.config.run_config import DataConfig, RunConfig, fingerprint_of
+from study.config.run_config import DataConfig, RunConfig
 from study.data.batches import PackedBatches
 from study.data.masking import IGNORED, MaskedBatch
 from study.data.prepared import PreparedData, prepare
@@ -155,30 +155,32 @@ def data_of(case: Case) -> DataConfig:
     return DataConfig.parse({"dedupe": True, "tokenizer": tokenizer, "sequence_length": case.sequence_length})
 
 
-def finished(entry: RaceEntry, folder: Path) -> Finished:
-    """Train in a process of its own, or read the validations from `folder`, where a training that has ended keeps them."""
-    described = entry.described()
-    file = folder / f"{entry.case.shape}-{fingerprint_of(described)}.json"
-    kept = json_of(file, dict, "delete it")
-    if kept is None:
-        kept = described | {"curve": in_own_process(train, entry)}
-        write_atomically(file, json.dumps(kept, indent=1).encode() + b"\n")
-    return Finished(entry, [LossPoint(*point) for point in kept["curve"]])
+def finished(entry: RaceEntry, kept: Path) -> Finished:
+    """Train in a process of its own, or read the validations from `kept`, JSON lines of the trainings that have ended."""
+    described, content = entry.described(), content_of(kept) or b""
+    for number, line in enumerate(content.splitlines(), 1):
+        training = json_in(line, f"{kept}:{number}", dict, "remove the line") or {}
+        curve = training.pop("curve", [])
+        if training == described:
+            return Finished(entry, [LossPoint(*point) for point in curve])
+    trained = in_own_process(train, entry)
+    write_atomically(kept, (content_of(kept) or b"") + json.dumps(described | {"curve": trained}).encode() + b"\n")
+    return Finished(entry, trained)
 
 
 Find = Callable[[RaceEntry, Path], Finished]
-"""Trains an entry at its own learning rate (`finished`) or from it on (`best_rate`), with a folder that keeps trainings."""
+"""Trains an entry at its own learning rate (`finished`) or from it on (`best_rate`), with the file that keeps trainings."""
 
 
-def best_rate(entry: RaceEntry, folder: Path) -> Finished:
+def best_rate(entry: RaceEntry, kept: Path) -> Finished:
     """Return the training at the best learning rate: halve the entry's while that lowers the loss, else double it.
 
     So the best lies between two others, unless MOST_STEPS do not reach it; while trainings diverge, the rate is halved.
     """
-    best = finished(entry, folder)
+    best = finished(entry, kept)
     for factor in (1 / 2, 2):
         for _ in range(MOST_STEPS):
-            other = finished(replace(best.entry, rate=best.entry.rate * factor), folder)
+            other = finished(replace(best.entry, rate=best.entry.rate * factor), kept)
             if best.curve and other.loss >= best.loss:
                 break
             best = other
@@ -292,7 +294,7 @@ def budgets(steps: int) -> Iterator[int]:
     yield from sorted({max(1, round(steps * GROWTH**-power)) for power in range(growths + 1)})
 
 
-def race(theirs: Finished, case: Case, variant: str, rate: float, find: Find, folder: Path) -> list[Finished]:
+def race(theirs: Finished, case: Case, variant: str, rate: float, find: Find, kept: Path) -> list[Finished]:
     """Train at increasing budgets until one ends at or below their loss, then between it and the one before (HALVINGS).
 
     Returns the budgets above their loss and the first that is not, if any. `find` trains a budget, `best_rate` from the rate of
@@ -300,20 +302,20 @@ def race(theirs: Finished, case: Case, variant: str, rate: float, find: Find, fo
     """
     above: list[Finished] = []
     for steps in budgets(theirs.entry.tokens // case.batch_tokens):
-        found = find(replace(theirs.entry, side=variant, case=case, steps=steps, rate=rate), folder)
+        found = find(replace(theirs.entry, side=variant, case=case, steps=steps, rate=rate), kept)
         if found.loss <= theirs.loss:
-            return _narrowed(above, found, theirs.loss, folder)
+            return _narrowed(above, found, theirs.loss, kept)
         above.append(found)
         rate = found.entry.rate
     return above
 
 
-def _narrowed(above: Sequence[Finished], reached: Finished, loss: float, folder: Path) -> list[Finished]:
+def _narrowed(above: Sequence[Finished], reached: Finished, loss: float, kept: Path) -> list[Finished]:
     for _ in range(HALVINGS if above else 0):
         steps = round(math.sqrt(above[-1].entry.steps * reached.entry.steps))
         if steps in (above[-1].entry.steps, reached.entry.steps):
             break
-        between = finished(replace(reached.entry, steps=steps), folder)
+        between = finished(replace(reached.entry, steps=steps), kept)
         above, reached = (above, between) if between.loss <= loss else ([*above, between], reached)
     return [*above, reached]
 
@@ -383,9 +385,9 @@ def _timed(of: Finished, seconds: float) -> list[list[float]]:
 
 
 def measure_time_to_loss(
-    races: Sequence[RaceCases], tokens: int, seeds: int, rounds: int, folder: Path, report: Report, preset_alone: bool = False
+    races: Sequence[RaceCases], tokens: int, seeds: int, rounds: int, kept: Path, report: Report, preset_alone: bool = False
 ) -> None:
-    """Race our variants, or the first alone, against run_mlm for every race and seed; trainings that end stay in `folder`."""
+    """Race our variants, or the first alone, against run_mlm for every race and seed; `kept` keeps trainings that end."""
     for case, our_case in races:
         data, steps = data_of(case), max(1, tokens // case.batch_tokens)
         raced = list(VARIANTS.items())[: 1 if preset_alone or our_case.dtype != case.dtype else None]
@@ -394,11 +396,11 @@ def measure_time_to_loss(
         for seed in range(seeds):
             with failures_reported(f"{case.shape}, seed {seed}", report):
                 prepare(data)
-                theirs = find(RaceEntry(RUN_MLM, case, data, steps, their_rate, seed), folder)
+                theirs = find(RaceEntry(RUN_MLM, case, data, steps, their_rate, seed), kept)
                 if not theirs.curve:
                     raise ContenderError(f"run_mlm diverges at a learning rate of {theirs.entry.rate:g}")
                 for variant, variant_case in variants.items():
-                    ours = race(theirs, variant_case, variant, our_rates[variant], find, folder)
+                    ours = race(theirs, variant_case, variant, our_rates[variant], find, kept)
                     report(time_to_loss_row(theirs, ours, *step_seconds([theirs.entry, ours[-1].entry], rounds)))
                     our_rates[variant] = ours[-1].entry.rate
                 their_rate, find = theirs.entry.rate, finished

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -14,6 +15,7 @@ import pytest
 import torch
 from transformers import BertForMaskedLM
 
+from study.base.errors import InputError
 from study.benching import time_to_loss as racing
 from study.benching.cases import Case, RaceCases
 from study.benching.command import BenchOptions
@@ -55,6 +57,12 @@ THEIRS = Finished(RaceEntry(RUN_MLM, CASE, DATA, 16, 2e-3, seed=3), [LossPoint(5
 def ours(rate: float, *curve: LossPoint, case: Case = CASE) -> Finished:
     """Return a finished training of ours."""
     return Finished(RaceEntry("modern", case, DATA, curve[-1].tokens // case.batch_tokens, rate, seed=3), [*curve])
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """The file of trainings that have ended."""
+    return tmp_path / "kept.jsonl"
 
 
 @pytest.fixture
@@ -123,7 +131,7 @@ def test_on_a_cpu_theirs_trains_in_fp32_and_ours_also_as_runs_do(
     assert (given.theirs.dtype, given.ours.dtype) == ("bf16", "bf16")
 
 
-def test_a_training_that_has_ended_is_read_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_that_has_ended_is_read_and_not_repeated(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[RaceEntry] = []
 
     def in_own_process(function: Any, entry: RaceEntry) -> list[LossPoint]:
@@ -144,17 +152,23 @@ def test_a_training_that_has_ended_is_read_and_not_repeated(tmp_path: Path, monk
         replace(first, seed=1),
     ]
     for _ in range(2):
-        ended = [finished(entry, tmp_path) for entry in (first, *others)]
+        ended = [finished(entry, kept) for entry in (first, *others)]
         assert [each.loss for each in ended] == [*[5.0] * 6, 6.0]
         assert trained == [first, *others]
     for _ in range(2):
         with pytest.raises(MemoryError):
-            finished(replace(first, seed=2), tmp_path)
+            finished(replace(first, seed=2), kept)
     assert len(trained) == 9, "a training that failed is repeated"
-    kept = [json.loads(file.read_bytes()) for file in tmp_path.iterdir()]
-    assert len(kept) == 7
-    assert {each["side"] for each in kept} == {each.side for each in (first, *others)}
-    assert all(each["config"]["recipe"]["learning_rate"] in (4e-3, 8e-3) for each in kept)
+    lines = [json.loads(line) for line in kept.read_bytes().splitlines()]
+    assert len(lines) == 7
+    assert {each["side"] for each in lines} == {each.side for each in (first, *others)}
+    assert all(each["config"]["recipe"]["learning_rate"] in (4e-3, 8e-3) for each in lines)
+
+
+def test_a_damaged_line_of_trainings_is_named(kept: Path) -> None:
+    kept.write_text('{"side": "modern", "curve": []}\n{"side": \n')
+    with pytest.raises(InputError, match=re.escape(f"{kept}:2: is damaged")):
+        finished(RaceEntry("modern", CASE, DATA, 2, 4e-3, seed=0), kept)
 
 
 def test_both_sides_are_validated_on_the_same_masks(small_text: DataConfig, tmp_path: Path) -> None:
@@ -210,18 +224,18 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[RaceEntry]:
 LONG = Finished(replace(THEIRS.entry, steps=64), [LossPoint(8192, 4.0)])
 
 
-def test_the_first_budget_wins_at_which_any_rate_is_at_their_loss(tmp_path: Path, trained: list[RaceEntry]) -> None:
+def test_the_first_budget_wins_at_which_any_rate_is_at_their_loss(kept: Path, trained: list[RaceEntry]) -> None:
     """By the law it is at step 7.4 at the middle rate; seven steps are tried between six and eight."""
-    best = race(LONG, replace(CASE, dtype="bf16"), "modern", 8e-3, best_rate, tmp_path)
+    best = race(LONG, replace(CASE, dtype="bf16"), "modern", 8e-3, best_rate, kept)
     assert {(each.entry.side, each.entry.case.dtype, each.entry.rate) for each in best} == {("modern", "bf16", 8e-3)}
     assert [each.entry.steps for each in best] == [1, 2, 3, 4, 6, 7, 8]
     assert len(trained) == 3 * 6 + 1
 
 
-def test_the_gap_between_two_budgets_is_halved_twice(tmp_path: Path, trained: list[RaceEntry]) -> None:
+def test_the_gap_between_two_budgets_is_halved_twice(kept: Path, trained: list[RaceEntry]) -> None:
     """The law is at their loss at step 738, between budgets of 707 and 1,000: at 841, and then at 771, it is below."""
     theirs = Finished(replace(THEIRS.entry, steps=8000), [LossPoint(8192, 6 - math.log(738))])
-    best = race(theirs, CASE, "modern", 8e-3, finished, tmp_path)
+    best = race(theirs, CASE, "modern", 8e-3, finished, kept)
     assert [each.entry.steps for each in best][-2:] == [707, 771]
     assert [each.loss <= theirs.loss for each in best] == [False] * (len(best) - 1) + [True]
 
@@ -236,38 +250,38 @@ def test_the_gap_between_two_budgets_is_halved_twice(tmp_path: Path, trained: li
     ],
 )
 def test_rates_are_halved_or_doubled_until_the_best_lies_between_two(
-    start: float, tried: list[float], tmp_path: Path, trained: list[RaceEntry]
+    start: float, tried: list[float], kept: Path, trained: list[RaceEntry]
 ) -> None:
     """Lower ones are tried where a training diverges."""
-    best = best_rate(replace(LONG.entry, rate=start), tmp_path)
+    best = best_rate(replace(LONG.entry, rate=start), kept)
     assert [entry.rate for entry in trained] == pytest.approx(tried)
     assert best.entry.rate == pytest.approx(8e-3)
 
 
-def test_a_search_among_rates_that_diverge_ends(tmp_path: Path, trained: list[RaceEntry]) -> None:
-    assert not best_rate(replace(LONG.entry, rate=1000.0), tmp_path).curve
+def test_a_search_among_rates_that_diverge_ends(kept: Path, trained: list[RaceEntry]) -> None:
+    assert not best_rate(replace(LONG.entry, rate=1000.0), kept).curve
     assert len(trained) == 1 + racing.MOST_STEPS
 
 
-def test_a_budget_begins_at_the_best_rate_of_the_one_before(tmp_path: Path, trained: list[RaceEntry]) -> None:
+def test_a_budget_begins_at_the_best_rate_of_the_one_before(kept: Path, trained: list[RaceEntry]) -> None:
     """The first climbs from 1e-3 to 8e-3 in six trainings; each of the others tries it and its two neighbours."""
-    race(LONG, CASE, "modern", 1e-3, best_rate, tmp_path)
+    race(LONG, CASE, "modern", 1e-3, best_rate, kept)
     by_budget = Counter(entry.steps for entry in trained)
     assert (by_budget[1], by_budget[2], by_budget[3]) == (6, 3, 3)
 
 
-def test_a_training_that_diverges_is_kept_and_loses(tmp_path: Path, trained: list[RaceEntry]) -> None:
+def test_a_training_that_diverges_is_kept_and_loses(kept: Path, trained: list[RaceEntry]) -> None:
     diverged = replace(LONG.entry, rate=64e-3)
-    assert [finished(diverged, tmp_path).loss for _ in range(2)] == [math.inf] * 2
+    assert [finished(diverged, kept).loss for _ in range(2)] == [math.inf] * 2
     assert trained == [diverged]
-    row = time_to_loss_row(LONG, [finished(diverged, tmp_path)], [0.2], [0.1])
+    row = time_to_loss_row(LONG, [finished(diverged, kept)], [0.2], [0.1])
     assert row["our_tokens"] is None
     assert (row["our_curve"], row["our_budgets"]) == ([], [])
     assert "not reached (diverged)" in as_text("time-to-loss", [row])
 
 
 def test_the_variant_in_small_batches_is_compared_in_tokens(
-    tmp_path: Path, trained: list[RaceEntry], monkeypatch: pytest.MonkeyPatch
+    kept: Path, trained: list[RaceEntry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches of 32 and 16 sequences of 16 tokens; every step takes 0.1 s."""
     monkeypatch.setattr(racing, "data_of", lambda _: DATA)
@@ -275,7 +289,7 @@ def test_the_variant_in_small_batches_is_compared_in_tokens(
     monkeypatch.setattr(racing, "step_seconds", lambda entries, rounds: [[0.1] * rounds for _ in entries])
     rows: list[Row] = []
     large = replace(CASE, batch=32)
-    racing.measure_time_to_loss([RaceCases(large, large)], 64 * 512, 2, 3, tmp_path, rows.append)
+    racing.measure_time_to_loss([RaceCases(large, large)], 64 * 512, 2, 3, kept, rows.append)
     assert [row["error"] for row in rows] == [None] * 2 * len(racing.VARIANTS)
     small = [row for row in rows if row["variant"] == "modern2, 16 sequences a step"]
     assert [(row["seed"], row["their_batch"], row["batch"], row["tokens"]) for row in small] == [
@@ -288,13 +302,13 @@ def test_the_variant_in_small_batches_is_compared_in_tokens(
         assert "16 x 16" in as_line("time-to-loss", row)
     assert {row["their_rate"] for row in rows} == {row["our_rate"] for row in rows} == {8e-3}
     rows.clear()
-    racing.measure_time_to_loss([RaceCases(CASE, CASE)], 8192, 1, 1, tmp_path, rows.append)
+    racing.measure_time_to_loss([RaceCases(CASE, CASE)], 8192, 1, 1, kept, rows.append)
     assert [row["variant"] for row in rows] == ["modern2", "modern", "modern recipe, BERT's architecture"]
     rows.clear()
-    racing.measure_time_to_loss([RaceCases(large, replace(large, dtype="bf16"))], 64 * 512, 1, 1, tmp_path, rows.append)
+    racing.measure_time_to_loss([RaceCases(large, replace(large, dtype="bf16"))], 64 * 512, 1, 1, kept, rows.append)
     assert [(row["variant"], row["dtype"]) for row in rows] == [("modern2", "bf16")], "parts are told apart in one precision"
     rows.clear()
-    racing.measure_time_to_loss([RaceCases(large, large)], 64 * 512, 1, 1, tmp_path, rows.append, preset_alone=True)
+    racing.measure_time_to_loss([RaceCases(large, large)], 64 * 512, 1, 1, kept, rows.append, preset_alone=True)
     assert [row["variant"] for row in rows] == ["modern2"]
 
 
@@ -329,8 +343,8 @@ def test_the_command_races_every_variant_and_draws_the_curves(
         seconds = [point[0] for point in row["our_curve"]]
         assert seconds == sorted(seconds)
     (results,) = (tmp_path / "bench").glob("*.json")
-    trainings = list((tmp_path / "bench" / f"{results.stem}-time-to-loss").iterdir())
-    described = [json.loads(file.read_bytes()) for file in trainings]
+    trainings = (tmp_path / "bench" / f"{results.stem}-time-to-loss.jsonl").read_bytes().splitlines()
+    described = [json.loads(line) for line in trainings]
     kept = Counter((each["side"], each["config"]["recipe"]["budget"]["steps"]) for each in described)
     assert {side for side, _ in kept} == {RUN_MLM, "modern2", "modern", "modern recipe, BERT's architecture"}
     assert all(kept[row["variant"], tokens // 128] for row in rows for tokens, _ in row["our_budgets"])
