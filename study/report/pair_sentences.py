@@ -129,7 +129,8 @@ def _verdict(pairs: Sequence[Comparison], winner: str | None) -> str:
     if why := why_unknown(pairs):
         return f"Not decided: {n} at {equal}, but {why}."
     if not any(pair.status == "decided" for pair in pairs):
-        return f"Not decided: none of {n} at {equal} differs beyond chance (Holm, 5%)."
+        tested = plural(sum(pair.status != "no_seed_replicates" for pair in pairs), "pair")
+        return f"Not decided: none of {n if tested == n else f'{tested} tested'} at {equal} differs beyond chance (Holm, 5%)."
     counts = "; ".join(_counts_of_shapes(pairs) if of_shapes else _counts_of_settings(pairs))
     units = {pair.budget.unit for pair in pairs}
     words = f"at {equal.replace(' and ', ', ')} and {units.pop() if len(units) == 1 else 'budget'}, {counts} (Holm, 5%)."
@@ -181,11 +182,12 @@ def _in_conditions(decided: int, conditions: int) -> str:
 
 
 def _counts(pairs: Sequence[Comparison], kind: str, first: str, second: str) -> str:
-    """How many pairs favour the first side, the second, and neither."""
-    decided = [pair for pair in pairs if pair.status == "decided"]
-    lower = sum(pair.first_is_lower for pair in decided)
-    counts = f"{first} is lower in {lower}, {second} in {len(decided) - lower}, undecided {len(pairs) - len(decided)}"
-    return f"of {plural(len(pairs), 'pair')}{kind} {counts}"
+    """How many pairs favour the first side, the second, and neither, and how many have no seeds to tell."""
+    by_status = Counter(pair.status for pair in pairs)
+    lower = sum(pair.first_is_lower for pair in pairs if pair.status == "decided")
+    counts = f"{first} is lower in {lower}, {second} in {by_status['decided'] - lower}, undecided {by_status['undecided']}"
+    untested = f", untested {by_status['no_seed_replicates']}" if by_status["no_seed_replicates"] else ""
+    return f"of {plural(len(pairs), 'pair')}{kind} {counts}{untested}"
 
 
 def _winner(pairs: Sequence[Comparison]) -> str | None:

@@ -21,7 +21,7 @@ from study.evidence.ledgers import LOSS
 from study.plotting import parameters_loss_score, score_against_loss
 from study.report import verdicts
 from study.report.answer import METHOD_PAGE, Answer
-from study.report.findings import dominance_sentences
+from study.report.findings import dominance_sentences, loss_findings
 from study.report.notebooks import scrolling_tables
 from study.report.open_questions import undecided
 from study.report.verdicts import asks_about, verdict_of
@@ -268,9 +268,11 @@ def test_pairs_with_cells_of_one_seed_that_nothing_tests_are_not_counted_as_test
     thrice = ((4, 64, 1e6), (1, 128, 1e6), (4, 64, 2e6), (1, 128, 2e6), (16, 32, 4e6), (2, 92, 4e6))
     for (depth, width, tokens), seed in (*product(once, range(1)), *product(thrice, range(3))):
         add_run(folder, run_config(depth, width, seed=seed, tokens=tokens), Losses(nats=nats))
-    verdict = verdict_of(evidence_of(folder, include_unbracketed=True))
+    evidence = evidence_of(folder, include_unbracketed=True)
+    verdict = verdict_of(evidence)
     assert "in 2 of 8 pairs" in verdict.sentence
     assert verdict.certainty.startswith("Tests at 5%, adjusted by Holm over 3 pairs, 2 significant")
+    assert "is lower in 0, the shallower (wider) in 2, undecided 1, untested 5 (Holm, 5%)." in loss_findings(evidence)[0]
 
 
 def test_counts_stand_only_where_the_question_asks_about_parameters(tmp_path: Path) -> None:
