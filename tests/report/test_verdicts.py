@@ -426,7 +426,7 @@ ANSWERED = {
     "cut_distil_or_scratch": r"0\.358 nats .*below one trained from scratch for 640k .*and 0\.200 nats .*above .*1\.6M tokens",
     "depth_curve": r"L1-H88-A4-F336 is 0\.433 nats .*below L12-H24-A4-F100",
     "distance_bias": r"a learned distance bias is 0\.244 nats .*with no distance bias .*and 0\.176 nats .*with ALiBi",
-    "embedding_norm": r"with a norm of the embeddings is 0\.157 nats .*below that with no norm of the embeddings",
+    "embedding_norm": r"with a norm of the embeddings is 0\.131 nats .*below that with no norm of the embeddings",
     "equal_total": r"At equal total parameters, no difference in 12 pairs .*L4-H64-A4-F256 minus L1-H96-A6-F384, is -0\.0157",
     "depth_or_width": r"more width lowers .* in 1 of 12 pairs and more depth in none: L1-H80-A5-F320 is 0\.055",
     "depth_or_width_modern2": r"width lowers the loss significantly in 5 of 12 pairs .*L1-H80-A5-F320 is 0\.091 nats",
