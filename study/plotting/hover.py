@@ -63,7 +63,7 @@ _WORDS: dict[str, tuple[str, Callable[[Any], str]]] = {
 _WITH_UNIT = frozenset({"loss_nats", "half_nats", "lowest_nats", "highest_nats", "estimate_nats"})
 """Those followed by the row's `unit`, nats if it has none."""
 
-_NOISE = ("<!--.*?-->", "<metadata>.*?</metadata>", r'(?<=<style type="text/css">)\*\{.*?\}', r"(?<=>)\s+")
+_NOISE = ("<!--.*?-->", r'(?<=<style type="text/css">)\*\{.*?\}', r"(?<=>)\s+")
 """What a page has no use for: comments repeat the text that paths draw, and a style of everything is that of the page, too."""
 
 _SPOT = 6.0

@@ -114,9 +114,9 @@ _CANVASES: dict[Format, type[FigureCanvasBase]] = {"svg": FigureCanvasSVG, "pdf"
 _UNDATED: dict[Format, dict[str, str | None]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
     "png": {"Software": None},
-    "svg": {"Date": None, "Creator": None},
+    "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
 }
-"""The formats in the order of writing, with the metadata that would differ between days and versions.
+"""The formats in the order of writing, with the metadata that would differ between days and versions, or says nothing.
 
 SVG comes last: a page takes the positions of points from its layout (study.plotting.hover).
 """
@@ -479,7 +479,11 @@ _INDENTED = re.compile(rb"\n +")
 _AROUND_COMMANDS = re.compile(rb"\s*([A-Za-z])\s*")
 _STYLED = re.compile(rb' style="([^"]*)"')
 _FONT = re.compile(rb"(font-family: [^;\"]+); ")
-"""Places of coordinates in an SVG, numbers with more decimals than they need, and turns of text by nothing."""
+_NAMED = re.compile(rb'(<\w+) id="([^"]*)"')
+_REFERRED = re.compile(rb'(?:href="|url\()#([^")]*)')
+_ALIKE = re.compile(rb'(<g clip-path="([^"]*)">\n<use [^>]*/>)((?:\n</g>\n<g clip-path="\2">\n<use [^>]*/>)+)')
+"""Places of coordinates in an SVG, numbers with more decimals than they need, turns of text by nothing, names of elements and
+what refers to them, and points that are each in a group of their own."""
 
 
 def save_in(
@@ -511,11 +515,14 @@ def save_in(
 
 
 def shortened(svg: bytes) -> bytes:
-    """Return an SVG with coordinates to a tenth of a point, its font and each style named once, and no spaces that nobody sees.
+    """Return an SVG with coordinates to a tenth of a point, its font and each style named once, and nothing that nobody sees.
 
-    A tenth of a point is less than a pixel.
+    A tenth of a point is less than a pixel. Unseen are spaces, names that nothing refers to, and a group around each point.
     """
     svg = _COORDINATES.sub(_shortened_attribute, _INDENTED.sub(b"\n", _LEVEL.sub(b"", svg)))
+    svg = _ALIKE.sub(lambda match: match[1] + match[3].replace(b'\n</g>\n<g clip-path="%s">' % match[2], b""), svg)
+    referred = {*_REFERRED.findall(svg)}
+    svg = _NAMED.sub(lambda match: match[0] if match[2] in referred else match[1], svg)
     if (font := _FONT.search(svg)) is not None:
         svg = svg.replace(font[0], b"").replace(b"<svg ", b'<svg style="%s" ' % font[1], 1)
     return _with_classes(svg)

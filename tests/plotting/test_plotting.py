@@ -1319,6 +1319,17 @@ def test_an_svg_names_its_font_once_and_looks_as_it_was_drawn() -> None:
     )
 
 
+def test_an_svg_keeps_the_names_that_something_refers_to_and_groups_points_once() -> None:
+    clip = b'<clipPath id="p1">\n<rect id="r"/>\n</clipPath>\n<path id="m1"/>\n<g id="line2d_1">\n'
+    points = [b'<use xlink:href="#m1" x="%d" y="1"/>' % x for x in range(3)]
+    grouped = [b'<g clip-path="url(#p1)">\n%s\n</g>\n' % point for point in points]
+    text = b'<text id="text_1">a id="b" &lt;g id="c"</text>\n</g>'
+    assert shortened(clip + b"".join(grouped) + text) == (
+        b'<clipPath id="p1">\n<rect/>\n</clipPath>\n<path id="m1"/>\n<g>\n<g clip-path="url(#p1)">\n%s\n</g>\n'
+        b'<text>a id="b" &lt;g id="c"</text>\n</g>' % b"\n".join(points)
+    )
+
+
 def test_a_repeated_style_is_a_class_of_the_same_name_in_every_figure() -> None:
     """So that figures on one page do not restyle each other."""
     red, blue = (b"fill: #%s; stroke-width: 0.8" % colour for colour in (b"ff0000", b"0000ff"))
