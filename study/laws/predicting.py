@@ -214,8 +214,9 @@ def _predict(values: Mapping[str, Any], path: Path, points: Mapping[str, Floats]
     for row, reached in enumerate(reach.tolist()):
         at = {name: float(column[row]) for name, column in columns.items()}
         ends = (float(value[row]), float(low[row]), float(high[row]))
-        experience = _experience(law, kept, reached)
-        rows.append(Prediction(at, *ends, _beyond(at, ranges), reached, float(widening[row]), experience))
+        outside = _beyond(at, ranges)
+        experience = _experience(law, kept, reached, [*outside])
+        rows.append(Prediction(at, *ends, outside, reached, float(widening[row]), experience))
     return Predictions(law, tuple(rows), tuple(doubts_of(law, values)))
 
 
@@ -247,6 +248,8 @@ def read_targets(law: Law, texts: Sequence[str], roles: Mapping[str, str], place
             if variable not in law.variables:
                 message = f"{part!r} is not one of {joined(law.variables)} with a value, as in {law.variables[0]}=1e9"
                 problems.append(Problem(place, message + (f"; {nearest(name, [*names])}" if equals else "")))
+            elif variable in point:
+                problems.append(Problem(place, f"gives {variable} twice in {text!r}; repeat {place} for another point"))
             else:
                 positive = variable in SYNONYMS and variable not in law.any_sign
                 point[variable] = read_count(place, value) if positive else _number(place, value)
@@ -313,17 +316,20 @@ def _beyond(at: Mapping[str, float], ranges: Mapping[str, Sequence[float]]) -> d
 def beyond(value: float, low: float, high: float) -> float:
     """Return the factor by which a value lies beyond the nearer end of a range, at most 1 inside it.
 
-    Where one is zero or below, it is 1 and the distance to that end in widths of the range.
+    Where one is zero or below, it is 1 and the distance to that end in widths of the range, or in units if all rows are at one
+    value.
     """
     if min(value, low) > 0:
         return max(low / value, value / high)
-    return 1.0 + max(low - value, value - high, 0.0) / (high - low)
+    return 1.0 + max(low - value, value - high, 0.0) / ((high - low) or 1.0)
 
 
-def _experience(law: Law, kept: _Kept, reach: float) -> str:
-    """Return what held-out rows say of a distance, or that none lies as far."""
+def _experience(law: Law, kept: _Kept, reach: float, outside: Sequence[str]) -> str:
+    """Return what held-out rows say of a distance, or that none lies as far; `outside` names variables beyond the rows."""
     if not budget_name(law.variables):
         return "nothing that the law reads orders runs by size, so no row was held out to test a forecast"
+    if reach <= 1 and outside:
+        return f"no larger than the budgets fitted, but beyond the rows in {joined(outside)}, where none was held out"
     if reach <= 1:
         return "within the budgets fitted"
     here = f"at {reach:.3g} times the largest budget fitted:"

@@ -415,6 +415,8 @@ def test_a_fit_predicts_with_an_interval_its_reach_and_the_fate_of_held_out_rows
     assert near["beyond"] == {}
     assert np.ptp(np.log(near["interval"])) < np.ptp(np.log(far["interval"]))
     assert "none lay farther" in far["held_out"]
+    (small,) = json.loads(study("predict", fitted, "--at", "N=1e4,D=1e5", "--json")[1])["predictions"]
+    assert small["held_out"].startswith("no larger than the budgets fitted, but beyond the rows in parameters and tokens")
     lines = study("predict", fitted, "--points", points)[1].splitlines()
     assert lines[0].split() == ["parameters", "tokens", "loss", "95%", "interval", "beyond", "the", "fit"]
 
@@ -427,6 +429,7 @@ def test_a_fit_predicts_with_an_interval_its_reach_and_the_fate_of_held_out_rows
         ),
         "--parameters: 'many' is not a count": ("--parameters", "many", "--tokens", "1B"),
         "--points: gives every variable; leave out --tokens": ("--points", points, "--tokens", "1B"),
+        "--at: gives parameters twice in 'N=1e9,D=1e10,N=2e9'; repeat --at for another point": ("--at", "N=1e9,D=1e10,N=2e9"),
     }
     for message, options in refused.items():
         status, out, err = study("predict", fitted, *options)
