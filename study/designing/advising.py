@@ -293,7 +293,7 @@ def _read(law: Law, roles: Mapping[str, str], candidates: Path, targets: Sequenc
     for place, points in (("--target", target), (str(candidates), columns)):
         if (bad := law.undefined(points)).any():
             raise InputError.at(place, f"{law.formula} has no value in point {int(np.argmax(bad)) + 1}; leave it out")
-    costs, unit, how = _costs(law, table, roles, cost)
+    costs, unit, how = _costs(law, table, roles, cost, columns)
     share = budget.strip().endswith("%")
     spend = read_count("--budget", budget.strip().removesuffix("%")) * (float(costs.sum()) / 100 if share else 1.0)
     if (least := float(costs.min())) > spend * (1 + ROUNDING):
@@ -332,22 +332,29 @@ def _again(finished: Observations, ask: _Ask) -> list[str]:
     return [f"{plural(same, 'candidate')} {whose}; leave out of the table what has been run"]
 
 
-def _costs(law: Law, table: RunTable, roles: Mapping[str, str], cost: str | None) -> tuple[Floats, str, tuple[str, ...]]:
+def _costs(
+    law: Law, table: RunTable, roles: Mapping[str, str], cost: str | None, points: Mapping[str, Floats]
+) -> tuple[Floats, str, tuple[str, ...]]:
     """Return the candidates' costs, their unit, and notes.
 
-    A role goes by its column in the finished table, or by its name.
+    A role goes by its column in the finished table, or by its name. FLOPs of parameters and tokens are those of the law's
+    points, which may be expressions over columns.
     """
     names = table.frame.columns
     columns = {
         role: roles[role] if roles.get(role) in names else next(iter(find_columns(role, names)), None) for role in _SIZES
     }
     known = {role: column for role, column in columns.items() if column is not None}
-    usual = "6*N*D" if {"parameters", "tokens"} <= {*known} else "F" if "flops" in known else None
+    of_points = {"parameters", "tokens"} <= {*points}
+    usual = "6*N*D" if of_points or {"parameters", "tokens"} <= {*known} else "F" if "flops" in known else None
     text = cost or ("cost" if "cost" in names else usual)
     if text is None:
         message = f"is needed: {table.path} has no column cost or flops, and not both parameters and tokens"
         raise InputError.at("--cost", f"{message}; give an expression over its columns, or 1 to count runs")
-    values = compute(table, text, known, "--cost")
+    if of_points and text == "6*N*D":
+        values = 6 * points["parameters"] * points["tokens"]
+    else:
+        values = compute(table, text, known, "--cost")
     if not (np.isfinite(values) & (values > 0)).all():
         raise InputError.at("--cost", f"{text!r} must be a number above zero for every candidate")
     if cost is not None or text == "cost":
@@ -376,7 +383,7 @@ def _at_random(basins: list[Basin], pool: Pool, budget: float, seed: int) -> Ite
 
 
 def _notes(finished: Observations, pool: Pool, rows: Rows, basins: int, method: Method) -> tuple[str, ...]:
-    notes = [*(note.removeprefix("warning: ") for note in finished.notes())]
+    notes = [*finished.doubts, *(note.removeprefix("warning: ") for note in finished.notes())]
     if (settings := finished.settings(pool.law)) < (enough := 2 * len(pool.law.parameters)):
         some = f"{plural(settings, 'different point')} for {plural(len(pool.law.parameters), 'parameter')} of the law"
         often = "run" if settings == 1 else f"{settings} runs"

@@ -485,6 +485,36 @@ def test_a_stranger_designs_by_columns_of_no_known_role(study: Any, tmp_path: Pa
 
 
 @pytest.mark.slow
+def test_candidates_in_millions_cost_what_they_cost_in_units(study: Any, tmp_path: Path) -> None:
+    """And what makes a fit of the finished rows doubtful is said."""
+    sizes, tokens = (np.array(each).ravel() for each in np.meshgrid([1e7, 4e7, 1.6e8], [1e9, 4e9, 1.6e10]))
+    columns = {"N": sizes, "D": tokens, "loss": 1.7 + 400 * sizes**-0.34 + 410 * tokens**-0.28}
+    table, scaled = tmp_path / "plain.csv", tmp_path / "scaled.csv"
+    pd.DataFrame(columns).to_csv(table, index=False)
+    in_millions = {"params (M)": sizes / 1e6, "tokens (B)": tokens / 1e9, "loss": columns["loss"]}
+    pd.DataFrame(in_millions).to_csv(scaled, index=False)
+    asked = ("--law", "chinchilla", "--target", "N=1e9,D=1e11", "--budget", 1e19, "--json")
+    units = ("--parameters", "1e6*`params (M)`", "--tokens", "1e9*`tokens (B)`")
+    plain, other = (
+        json.loads(study("design", file, *asked, "--candidates", file, *more)[1])
+        for file, more in ((table, ()), (scaled, units))
+    )
+    assert plain["runs"] == other["runs"]
+    swapped = study("design", table, *asked[:-1], "--candidates", table, "--parameters", "1e6*N")[1]
+    assert "fewer tokens than parameters" in swapped
+
+
+def test_a_variable_that_no_finished_row_varies_has_a_target(study: Any, tmp_path: Path) -> None:
+    finished, candidates = tmp_path / "finished.csv", tmp_path / "candidates.csv"
+    finished.write_text("share,N,loss\n0,1e8,3.10\n0,2e8,2.95\n0,4e8,2.81\n")
+    candidates.write_text("share,N\n0.1,1e8\n0.2,1e8\n0.5,2e8\n0.9,4e8\n0,4e8\n")
+    law = "loss = c + k*exp(-t*share) + A*N^-a"
+    asked = ("--law", law, "--target", "share=0.5,N=1e9", "--budget", 3, "--cost", 1)
+    status, out, err = study("design", finished, *asked, "--candidates", candidates)
+    assert status == 0, err
+    assert "times beyond the finished rows" in out
+
+
 def test_a_stranger_designs_for_losses_below_zero_and_for_shares_that_sum_to_one(study: Any, tmp_path: Path) -> None:
     """Tables as in the published benchmark: several responses, zeros, groups named 70M, and a budget without its logarithm."""
     random = np.random.default_rng(0)
