@@ -451,7 +451,7 @@ ANSWERED = {
     "presets": r"with preset modern2 is 0\.287 nats .*below that with preset modern on average over 4 conditions",
     "preset_parts": r"bias is 0\.243 nats .*where both read word order, with Muon 0\.299 .*masks 0\.288 .*positions 0\.190",
     "projection_start": r"a projection that starts at unit scale is 0\.106 nats .*below that with BERT's initialisation",
-    "query_key_norm": r"no difference in 6 pairs is significant: .* query key norm .* is -0\.0085 nats",
+    "query_key_norm": r"no difference in 12 pairs is significant: .* residual initialisation zero .* is \+0\.0033 nats",
     "rate_transfer": r"of 1\.4 \(95% interval 1 to 2\.3\) under CompleteP, .* of 4\.9 \(2\.4 to 11\) under the standard",
     "rate_transfer_muon": r"of 1\.1 \(95% interval 1 to 2\.2\) under CompleteP, .* of 2\.5 \(1\.5 to 5\.9\) under the standard",
     "repeated_text": r"2 passes .* 0\.051 nats .*, 8 passes .* 0\.151 nats .* 1\.151 .* L2-H48.* and 1\.407 .* L2-H96",
