@@ -388,7 +388,7 @@ def _over_pairs(
         certainty = "Losses of encoders that read no word order say nothing of their blocks, so nothing is tested."
         remedy = without_order_remedy(evidence.comparisons.pairs, parts_lacking(evidence))
         return Verdict(sentence, certainty, remedy, figures, also=also)
-    certainty = f"{_certainty(compared, averages)}{_assumed(evidence, compared)}"
+    certainty = f"{_certainty(evidence, compared, averages)}{_assumed(evidence, compared)}"
     return Verdict(sentence, certainty, _change(evidence, compared), figures, also=also)
 
 
@@ -528,14 +528,21 @@ def _best_of(group: Sequence[Pair], place: Place = "alone") -> str:
     words = f"{best} {_below(farthest, is_short)}{_where(farthest, place)}{_unsure(farthest)}"
     if lowest is None:
         return words
-    if near := [_higher(pair) for pair in beside if pair.status != "decided" and pair is not farthest]:
-        that = "that" if len(near) == 1 else "those"
-        return f"{words}, {'but' if decided else 'and'} not significantly below {_side(farthest, listed(near), that)}"
-    return words if len(beside) == 1 else f"{words} and {_below(beside[0])}"
+    near = [pair for pair in beside if pair.status != "decided" and pair is not farthest]
+    if not near:
+        return words if len(beside) == 1 else f"{words} and {_below(beside[0])}"
+    clauses = []
+    for tested, pairs in grouped(near, lambda pair: pair.status == "undecided").items():
+        others = _side(farthest, listed([_higher(pair) for pair in pairs]), "that" if len(pairs) == 1 else "those")
+        clauses.append(f"{'not significantly below' if tested else 'untested against'} {others}")
+    return f"{words}, {'but' if decided else 'and'} {joined(clauses)}"
 
 
 def _unsure(one: TestedDifference) -> str:
-    return "" if one.status == "decided" else ", which is not significant"
+    """Return what a difference does not say: whether it is significant, and, of an average, how it turns."""
+    unsure = "" if one.status == "decided" else ", which is not significant"
+    turns = isinstance(one, Average) and one.opposed
+    return f"{unsure}, though each is significantly lower in some conditions" if turns else unsure
 
 
 def _side(pair: Pair, name: str, loss: str = "the loss") -> str:
@@ -641,9 +648,14 @@ def _of_budgets(evidence: Evidence) -> dict[float, list[Comparison]]:
     return grouped(of_knob, lambda pair: pair.budget.amount)
 
 
-def _certainty(compared: Sequence[Comparison], averages: Sequence[Average]) -> str:
-    """Return the certainty of a verdict over pairs, and over their averages if it rests on them: the tests, and their data."""
-    tested = "" if why_unknown(compared) else f"Tests at 5%, adjusted by Holm over {_tested(compared, 'pair')}"
+def _certainty(evidence: Evidence, compared: Sequence[Comparison], averages: Sequence[Average]) -> str:
+    """Return the certainty of a verdict over pairs, and over their averages if it rests on them: the tests, and their data.
+
+    Tests are adjusted over all pairs of the sweep, also those that the verdict does not name.
+    """
+    tested = (
+        "" if why_unknown(compared) else f"Tests at 5%, adjusted by Holm over {_tested(evidence.comparisons.pairs, 'pair')}"
+    )
     if tested and averages:
         tested += f", and over {_tested(averages, 'average')}"
     measured = _measured_over([pair.difference for pair in compared])

@@ -275,6 +275,43 @@ def test_pairs_with_cells_of_one_seed_that_nothing_tests_are_not_counted_as_test
     assert "is lower in 0, the shallower (wider) in 2, undecided 1, untested 5 (Holm, 5%)." in loss_findings(evidence)[0]
 
 
+def test_a_side_that_was_not_tested_is_not_called_insignificant(tmp_path: Path) -> None:
+    """The shape between the other two has one seed, and cells scatter unevenly."""
+
+    def nats(config: RunConfig) -> float:
+        width = config.architecture.width
+        return 4 - config.tokens / 1e8 - 0.002 * width + 0.001 * config.seed * (20 if width == 128 else 1)
+
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"question": "Deeper or wider?", "tune": {}})
+    for (depth, width), seeds in (((4, 64), 3), ((2, 92), 1), ((1, 128), 3)):
+        for seed, tokens in product(range(seeds), (1e6, 2e6)):
+            add_run(folder, run_config(depth, width, seed=seed, tokens=tokens), Losses(nats=nats))
+    sentence = verdict_of(evidence_of(folder, include_unbracketed=True)).sentence
+    assert "but untested against L2-H92" in sentence
+
+
+def test_the_family_of_holm_is_all_pairs_of_a_sweep() -> None:
+    """The answer on repeated text names the pairs with new text alone."""
+    evidence = gather(SweepFolder(REFERENCE / "repeated_text"))
+    tested = sum(pair.p_value_holm is not None for pair in evidence.comparisons.pairs)
+    assert f"adjusted by Holm over {tested} pairs" in verdict_of(evidence).certainty
+
+
+def test_an_average_that_turns_between_conditions_says_so(tmp_path: Path) -> None:
+    """Muon is lower with pre-norm and AdamW with post-norm."""
+    vary = {"architecture.norm": ["post", "pre"], "recipe.optimizer": ["adamw", "muon"]}
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"question": "Which norm?", "tune": {}, "vary": vary})
+
+    def nats(config: RunConfig) -> float:
+        muon, pre = config.recipe.optimizer == "muon", config.architecture.norm == "pre"
+        return 4 + 0.4 * (muon != pre) - 0.01 * pre + 0.002 * config.seed
+
+    for norm, optimizer, seed in product(vary["architecture.norm"], vary["recipe.optimizer"], range(3)):
+        add_run(folder, in_setting(run_config(1, 64, seed=seed), norm=norm, optimizer=optimizer), Losses(nats=nats))
+    sentence = verdict_of(evidence_of(folder, include_unbracketed=True)).sentence
+    assert "though each is significantly lower in some conditions" in sentence
+
+
 def test_counts_stand_only_where_the_question_asks_about_parameters(tmp_path: Path) -> None:
     for question, asked in (
         ("At equal parameters, does depth or width lower the loss more?", False),
